@@ -78,6 +78,12 @@ class Task(Protocol):
     name: str
     best_metric: str
     """The score that selects the best checkpoint; higher is better unless it starts with ``-``."""
+    stages: tuple[str, ...]
+    """Names of the training stages in order (captioning: cross-entropy, then self-critical); most have one."""
+
+    def enter(self, stage: str) -> None:
+        """Switch to a stage: ``loss`` means that stage's loss from here on."""
+        ...
 
     def records(self, split: str) -> Records:
         """The records of ``train`` (augmented), ``val`` or ``test``. Raises :class:`UserError` if it has none."""
