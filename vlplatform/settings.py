@@ -136,7 +136,13 @@ def _mismatch(value: Any, hint: Any, where: str) -> UserError:
 
 def _describe(hint: Any) -> str:
     """A type in a user's words: ``whole number``, ``one of: a, b``, ``list of real number``."""
-    plain = {int: "whole number", float: "real number", bool: "true or false", str: "text", type(None): "null"}
+    plain = {
+        int: "whole number",
+        float: "real number",
+        bool: "true or false",
+        str: "text",
+        type(None): "null",
+    }
     if hint in plain:
         return plain[hint]
     origin, args = get_origin(hint), get_args(hint)

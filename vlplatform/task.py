@@ -80,6 +80,8 @@ class Task(Protocol):
     """The score that selects the best checkpoint; higher is better unless it starts with ``-``."""
     stages: tuple[str, ...]
     """Names of the training stages in order (captioning: cross-entropy, then self-critical); most have one."""
+    sections: dict[str, dict[str, Any]]
+    """The sections it was built from (task, attn, model, data), every ``auto`` replaced by what it became."""
 
     def enter(self, stage: str) -> None:
         """Switch to a stage: ``loss`` means that stage's loss from here on."""
@@ -158,8 +160,6 @@ class TaskPlugin(Protocol):
         """A model from its saved settings, weights unset; nothing is downloaded."""
         ...
 
-    def predict_files(
-        self, model: nn.Module, inputs: Sequence[Path], out: Path, device: torch.device
-    ) -> list[Path]:
+    def predict_files(self, model: nn.Module, inputs: Sequence[Path], out: Path, device: torch.device) -> list[Path]:
         """Predict each input file, write the results into ``out``, and return what was written."""
         ...

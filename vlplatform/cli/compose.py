@@ -1,0 +1,130 @@
+"""Settings from the command line: Hydra composes the groups of ``configs/``, typed dataclasses check them.
+
+The one file of the library that imports Hydra. A key that a YAML file does not mention may be overridden all
+the same (``trainer.clip_norm=1``): whether it exists is for the typed settings to say, who know the nearest name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import vlplatform
+from vlplatform import attention, registry, settings
+from vlplatform.errors import UserError, nearest
+
+GROUPS = ("task", "attn", "model", "data", "trainer")
+
+
+@dataclass
+class RunSettings:
+    """What belongs to the run itself.
+
+    Attributes:
+        seed: Seed of weights, data order and augmentation.
+        name: Folder of the run below ``out``; null makes one from task, model, attention, data and seed.
+        out: Folder that holds the runs.
+        resume: ``auto`` continues the newest sound checkpoint of the run, a path that one; null starts anew.
+        overwrite: Replace a run of the same name.
+    """
+
+    seed: int = 0
+    name: str | None = None
+    out: str = "runs"
+    resume: str | None = None
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed={self.seed} must lie in 0 … {2**31 - 1}")
+        if self.name is not None and (not self.name or Path(self.name).name != self.name):
+            raise ValueError(f"name={self.name} must be a plain folder name")
+
+
+def configs() -> Path:
+    """The folder of the Hydra groups: inside an installed package, or at the top of a source tree."""
+    package = Path(vlplatform.__file__).parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def options(group: str) -> list[str]:
+    """The names of a group: its YAML files, and mechanisms and tasks that are installed without one."""
+    names = {path.stem for path in (configs() / group).glob("*.yaml")}
+    return sorted(names | set(_registered(group)))
+
+
+def compose(overrides: Sequence[str]) -> dict[str, Any]:
+    """The resolved settings: a mapping with the sections of ``GROUPS`` and the keys of :class:`RunSettings`.
+
+    Raises:
+        UserError: An unknown group choice, or an override that cannot be read.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    logging.getLogger("hydra").setLevel(logging.ERROR)
+    prepared = [_prepare(override) for override in overrides]
+    for group in GROUPS:
+        for name in set(_registered(group)) - {path.stem for path in (configs() / group).glob("*.yaml")}:
+            ConfigStore.instance().store(group=group, name=name, node={"name": name})
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(configs().resolve()), version_base="1.3"):
+            composed = hydra_compose("config", overrides=prepared)
+        resolved = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"the settings {' '.join(overrides)} cannot be composed: {first}.") from error
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def run_settings(resolved: dict[str, Any]) -> RunSettings:
+    """The run's own settings out of the composed ones.
+
+    Raises:
+        UserError: A top-level key that is neither a section nor one of :class:`RunSettings`.
+    """
+    own = {key: value for key, value in resolved.items() if key not in GROUPS}
+    known = set(settings.describe(RunSettings)) | set(GROUPS)
+    for key in own:
+        if key not in known:
+            raise UserError(f"{key} is not a setting: {nearest(key, known)}.")
+    return settings.parse(RunSettings, own, "run")
+
+
+def _registered(group: str) -> list[str]:
+    if group == "attn":
+        return list(attention.catalogue())
+    return registry.task_names() if group == "task" else []
+
+
+def _prepare(override: str) -> str:
+    """One override as Hydra wants it, its group choice checked: ``trainer.x=1`` becomes ``++trainer.x=1``."""
+    key, equals, value = override.partition("=")
+    if not equals or not key.strip("+~"):
+        raise UserError(f"'{override}' is not a setting: write key=value (task=segmentation, trainer.steps=100).")
+    plain = key.lstrip("+")
+    if plain in (*GROUPS, "recipe"):
+        if value not in (names := options(plain)):
+            raise UserError(f"{plain}={value} is unknown: {nearest(value, names)}.")
+        return f"{'+' if plain == 'recipe' else ''}{plain}={value}"
+    if key.startswith("~"):
+        return override
+    return f"++{plain}={_quote(value)}"
+
+
+def _quote(value: str) -> str:
+    """A value that Hydra's grammar would stumble over (a path with blanks, brackets, = or :) in quotes."""
+    if not value or value[0] in "[{'\"" or not any(c in value for c in " ()=:,;~@?|&%"):
+        return value
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,96 @@
+"""``vlp train``: compose the settings, build the task, train it, print the scores and the report's path."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vlplatform import registry, settings
+from vlplatform.cli import compose, table
+from vlplatform.errors import UserError
+
+HELP = "Train a task with an attention mechanism; writes runs/NAME with checkpoints, scores and report.html."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The overrides; the epilogue teaches what can be overridden."""
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="group choices and settings, see below")
+    parser.epilog = _epilog()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; exit code 0, or 130 / 143 after a signal (the run is saved and can be continued)."""
+    resolved = compose.compose(args.overrides)
+    own = compose.run_settings(resolved)
+    sections = {group: resolved[group] for group in compose.GROUPS}
+
+    from vlplatform.engine import Interrupted, TrainerSettings, train  # after the checks: it loads accelerate
+
+    trainer = settings.parse(TrainerSettings, sections["trainer"], "trainer")
+    task = registry.task(section_name(sections, "task")).build(sections)
+    resolved.update({**task.sections, "trainer": settings.as_dict(trainer)})
+    name = own.name or run_name(task.sections, own.seed)
+    folder = Path(own.out) / name
+    resolved["name"] = name
+    try:
+        metrics = train(
+            task,
+            trainer,
+            folder,
+            resolved=resolved,
+            seed=own.seed,
+            resume=own.resume,
+            overwrite=own.overwrite,
+        )
+    except Interrupted as stop:
+        if os.environ.get("RANK", "0") == "0":
+            print(stop)
+        return stop.exit_code
+    if os.environ.get("RANK", "0") == "0":
+        table.print_scores(metrics.get("values", {}), metrics.get("per_class", {}))
+        print(f"report: {folder / 'report.html'}")
+        print(f"model:  {folder / 'best'}   (vlp predict {folder} IMAGE…)")
+    return 0
+
+
+def section_name(sections: Mapping[str, Mapping[str, Any]], group: str) -> str:
+    """The ``name`` in a section, which every group's file sets."""
+    name = sections[group].get("name")
+    if not isinstance(name, str):
+        raise UserError(f"{group}.name is missing: choose one with {group}=NAME.")
+    return name
+
+
+def run_name(sections: Mapping[str, Mapping[str, Any]], seed: int) -> str:
+    """The default folder name of a run: task, model, mechanism, data and seed."""
+    parts = [section_name(sections, group) for group in ("task", "model", "attn", "data")]
+    return "-".join([*parts, f"seed{seed}"])
+
+
+def _epilog() -> str:
+    lines = ["groups (choose one of each):"]
+    lines += [f"  {group + '=':<9}{', '.join(compose.options(group))}" for group in (*compose.GROUPS, "recipe")]
+    lines[-1] = lines[-1].replace("  recipe=", "  +recipe=", 1)
+    lines += ["", "of the run:"]
+    from vlplatform.engine.settings import TrainerSettings
+
+    for prefix, cls in (("", compose.RunSettings), ("trainer.", TrainerSettings)):
+        if prefix:
+            lines += ["", "of the trainer:"]
+        for name, entry in settings.describe(cls).items():
+            default = entry.get("default")
+            shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
+            lines.append(f"  {prefix}{name}={shown}  ({entry['type']})")
+    lines += [
+        "",
+        "of a mechanism (attn.…): vlp list attn --json; of data and models: vlp list data, vlp list models",
+        "",
+        "examples:",
+        "  vlp train task=segmentation attn=bilateral",
+        "  vlp train attn=crisscross data=camvid data.root=CamVid trainer.steps=2000 seed=1",
+        "  accelerate launch --num_processes 4 run.py attn=bilateral resume=auto",
+    ]
+    return "\n".join(lines).replace("%", "%%")
