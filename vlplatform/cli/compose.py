@@ -40,7 +40,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed={self.seed} must lie in 0 … {2**31 - 1}")
-        if self.name is not None and (not self.name or Path(self.name).name != self.name):
+        if self.name is not None and (self.name in ("", ".", "..") or Path(self.name).name != self.name):
             raise ValueError(f"name={self.name} must be a plain folder name")
 
 
