@@ -1,0 +1,66 @@
+"""Rows of content, position and bilateral attention side by side, as figure 3.4 of the thesis shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from vlplatform.errors import UserError
+from vlplatform.interpret.capture import capture, evaluating
+from vlplatform.interpret.draw import heat_overlay, mark
+from vlplatform.task import Exhibit
+
+CAPTION = (
+    "Each map shows the weights with which the operator mixes the other pixels into one query pixel (the red dot), "
+    "averaged over heads, enlarged to the image, scaled to its own maximum, and hidden below 2 % of it. Where "
+    "content and position are shown apart, each is what that half alone would attend to; the model uses their "
+    "combination. A map says where this one layer reads, not why the model decides as it does: every pixel of a "
+    "deep feature map has already seen much of the image, layers that follow may undo what was read, and different "
+    "maps can lead to the same prediction. Brightness cannot be compared between maps."
+)
+"""What such a map is and is not; to be shown beside it."""
+
+
+def attention_rows(
+    model: nn.Module,
+    image: Tensor,
+    points: Sequence[tuple[float, float]],
+    *,
+    inputs: Tensor | None = None,
+    names: Sequence[str] | None = None,
+    id: str = "attention",
+) -> list[Exhibit]:
+    """One row of pictures per operator and query point: the image, then each of the operator's maps over it.
+
+    Maps are averaged over heads (thesis, §3.4.5, figure 3.4).
+
+    Args:
+        model: Any model called as ``model(batch)`` with (B, 3, H, W); it runs in evaluation mode.
+        image: (3, H, W), values in [0, 1]: what is drawn upon.
+        points: Query points, (row, column) as fractions of the image.
+        inputs: What the model is given, (1, 3, H, W), where that is not ``image`` itself (normalised, say).
+        names: Operators by their dotted path; by default the one nearest the output.
+        id: The exhibits' id, usually the record's.
+
+    Returns:
+        The rows, operator by operator; empty where the model has no attention that can be shown.
+
+    Raises:
+        UserError: A name in ``names`` is not among the operators that ran, or a point lies outside the image.
+    """
+    if image.ndim != 3 or image.shape[0] != 3:
+        raise UserError(f"attention is drawn on one image (3, H, W), not on a tensor {tuple(image.shape)}.")
+    parameter = next(model.parameters(), None)
+    given = image[None] if inputs is None else inputs
+    with evaluating(model), capture(model) as captured:
+        model(given if parameter is None else given.to(parameter.device))
+    picture = (image.detach().cpu().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+    rows = []
+    for name in captured.names()[-1:] if names is None else names:
+        for row, col in points:
+            images = {"query": mark(picture, (row, col))}
+            for key, probabilities in captured.maps(name, row, col).items():
+                images[key] = heat_overlay(picture, probabilities[0].mean(0), (row, col))
+            rows.append(Exhibit(id, images, f"{name}, query at {row:.0%} of the height and {col:.0%} of the width"))
+    return rows
