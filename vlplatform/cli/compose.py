@@ -52,9 +52,8 @@ def configs() -> Path:
 
 
 def options(group: str) -> list[str]:
-    """The names of a group: its YAML files, and mechanisms and tasks that are installed without one."""
-    names = {path.stem for path in (configs() / group).glob("*.yaml")}
-    return sorted(names | set(_registered(group)))
+    """The names of a group: its YAML files, and what is installed without one (plugins' tasks, models, data sets)."""
+    return sorted({*_files(group), *_registered(group)})
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
     logging.getLogger("hydra").setLevel(logging.ERROR)
     prepared = [_prepare(override) for override in overrides]
     for group in GROUPS:
-        for name in set(_registered(group)) - {path.stem for path in (configs() / group).glob("*.yaml")}:
+        for name in set(_registered(group)) - set(_files(group)):
             ConfigStore.instance().store(group=group, name=name, node={"name": name})
     GlobalHydra.instance().clear()
     try:
@@ -102,10 +101,18 @@ def run_settings(resolved: dict[str, Any]) -> RunSettings:
     return settings.parse(RunSettings, own, "run")
 
 
+def _files(group: str) -> list[str]:
+    return [path.stem for path in (configs() / group).glob("*.yaml")]
+
+
 def _registered(group: str) -> list[str]:
     if group == "attn":
         return list(attention.catalogue())
-    return registry.task_names() if group == "task" else []
+    if group == "task":
+        return registry.task_names()
+    listing = {"model": "models", "data": "data_sets"}.get(group)
+    plugins = [registry.task(name) for name in registry.task_names()] if listing else []
+    return [name for plugin in plugins for name in getattr(plugin, listing or "")()]
 
 
 def _prepare(override: str) -> str:
