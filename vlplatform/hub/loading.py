@@ -1,0 +1,99 @@
+"""Models out of folders and hubs: ``vlplatform.load``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_model
+from torch import nn
+
+from vlplatform import registry
+from vlplatform.errors import UserError
+from vlplatform.hub.address import is_hub_id
+from vlplatform.hub.export import CONFIG, WEIGHTS, check_weights, find, read_config
+from vlplatform.hub.remote import pull
+
+
+def load(
+    source: str | Path,
+    *,
+    revision: str | None = None,
+    device: str | torch.device = "cpu",
+    offline: bool | None = None,
+) -> nn.Module:
+    """A saved or published model, rebuilt from its settings, in evaluation mode.
+
+    Args:
+        source: A folder (a saved model, a checkpoint, or a run, of which ``best/`` is meant), or a hub id
+            ``org/name`` or ``org/name@revision``. A folder that exists goes before a hub id of the same name.
+        revision: Branch, tag or commit on the hub.
+        device: Where the model goes.
+        offline: Of a hub's models use those in the cache alone; by default so if HF_HUB_OFFLINE is set.
+
+    Returns:
+        The model, with its config (``task``, ``model``, ``sections``, …) as ``model.loaded_config``.
+
+    Raises:
+        UserError: Nothing there, damaged, of a newer format, of a task not installed, or weights that do not fit.
+    """
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise UserError(f"device={device!r} is not a device: write cpu, cuda or cuda:0.") from error
+    folder = _locate(source, revision, offline)
+    config = read_config(folder / CONFIG)
+    check_weights(folder, config)
+    try:
+        model = registry.task(config["task"]).rebuild(config["model"])
+    except (UserError, TypeError, ValueError, KeyError) as error:
+        raise UserError(f"{folder / CONFIG}: the model cannot be rebuilt: {error}") from error
+    _fill(model, folder / WEIGHTS)
+    cast(Any, model).loaded_config = config
+    try:
+        return model.to(place).eval()
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device={device!r} is not available here: choose cpu, or another device.") from error
+
+
+def _locate(source: str | Path, revision: str | None, offline: bool | None) -> Path:
+    path = Path(source).expanduser()
+    if path.exists():
+        if revision is not None:
+            raise UserError(f"{source} is a folder here and has no revision: leave revision={revision!r} away.")
+        return find(path)
+    if isinstance(source, Path) or not is_hub_id(source):
+        raise UserError(f"{source} is neither a folder here nor a hub id (org/name, org/name@revision): check it.")
+    if path.parent.is_dir():  # a misspelt path must not become a download
+        raise UserError(
+            f"there is a folder {path.parent} here, but no {path.name} in it: check the path (for the hub: vlp pull)."
+        )
+    return pull(source, revision=revision, offline=offline)
+
+
+def _fill(model: nn.Module, weights: Path) -> None:
+    """Load the weights strictly.
+
+    Raises:
+        UserError: Not a safetensors file, or keys or shapes that differ from the model's.
+    """
+    own = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    try:
+        with safe_open(weights, framework="pt") as file:
+            stored = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        differing = [f"{n} is {stored[n]}, not {own[n]}" for n in own if n in stored and stored[n] != own[n]]
+        missing, unexpected = ([], []) if differing else load_model(model, weights, strict=False)
+    except SafetensorError as error:
+        raise UserError(
+            f"{weights} is not a whole safetensors file ({error}): copy or pull the model again."
+        ) from error
+    faults = {"missing": missing, "unexpected": unexpected, "of another shape": differing}
+    if any(faults.values()):
+        named = "; ".join(f"{kind}: {_some(sorted(names))}" for kind, names in faults.items() if names)
+        raise UserError(f"{weights} does not fit the model of its {CONFIG} ({named}): save or pull it again.")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
