@@ -54,11 +54,13 @@ class Exhibit:
         id: The record's id.
         images: Caption → uint8 RGB picture (H, W, 3), shown side by side (input, truth, prediction).
         text: A line below them.
+        legend: What the colours in the pictures mean, name → RGB, in the order to be shown.
     """
 
     id: str
     images: dict[str, Any]
     text: str = ""
+    legend: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
 class Records(Protocol):

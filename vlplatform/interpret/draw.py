@@ -51,7 +51,7 @@ def heat_overlay(image: Picture, heat: Tensor, point: tuple[float, float] | None
     share = F.interpolate(share[None, None], (height, width), mode="bilinear", antialias=True)[0, 0].numpy()
     colours = _viridis()[np.clip(share * 255, 0, 255).astype(np.uint8)]
     ground = 0.5 * image + 0.5 * image.mean(axis=-1, keepdims=True)  # half drained, so that the heat stands out
-    alpha = np.where(share < TRUNCATION, 0.0, 0.4 + 0.45 * share)[..., None]
+    alpha = np.where(share < TRUNCATION, 0.0, 0.3 + 0.55 * share)[..., None]
     drawn = (ground * (1 - alpha) + colours * alpha).round().astype(np.uint8)
     return drawn if point is None else mark(drawn, point)
 
@@ -59,7 +59,7 @@ def heat_overlay(image: Picture, heat: Tensor, point: tuple[float, float] | None
 def mark(image: Picture, point: tuple[float, float]) -> Picture:
     """``image`` with a red dot in a white ring at ``point``, its (row, column) as fractions of the image."""
     height, width = image.shape[:2]
-    radius = max(2.0, min(height, width) / 40)
+    radius = max(2.0, min(height, width) / 50)
     row = min(point[0] * height, height - 1) * SUPERSAMPLING
     col = min(point[1] * width, width - 1) * SUPERSAMPLING
     # drawn large on a mask and shrunk: Pillow's circles have no smooth edges
