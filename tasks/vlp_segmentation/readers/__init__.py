@@ -1,0 +1,40 @@
+"""Readers of segmentation data: one file per data set, all of them making ``SegmentationData``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vlp_segmentation.readers import ade20k, camvid, cityscapes, folder, helen, lfw_pl, scenes
+from vlp_segmentation.readers.records import SegmentationData, SegmentationRecords
+from vlplatform import settings
+from vlplatform.errors import UserError, nearest
+
+__all__ = ["DATA_SETS", "SegmentationData", "SegmentationRecords", "open_data"]
+
+_READERS = {
+    "ade20k": ade20k,
+    "camvid": camvid,
+    "cityscapes": cityscapes,
+    "folder": folder,
+    "helen": helen,
+    "lfw_pl": lfw_pl,
+    "scenes": scenes,
+}
+
+DATA_SETS = {name: reader.SUMMARY for name, reader in _READERS.items()}
+"""Reader's name → one-line summary."""
+
+
+def open_data(name: str, values: Mapping[str, Any]) -> SegmentationData:
+    """The data set ``name`` with the settings ``values`` (the section ``data`` less its ``name``).
+
+    Looks for folders and lists, and decodes nothing.
+
+    Raises:
+        UserError: Unknown reader or setting, a wrong type, or data that are not where they should be.
+    """
+    if name not in _READERS:
+        raise UserError(f"data.name={name} is not a reader of segmentation data: {nearest(name, _READERS)}.")
+    reader = _READERS[name]
+    return reader.open_data(settings.parse(reader.Settings, values, "data"))

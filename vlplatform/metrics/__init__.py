@@ -1,0 +1,1 @@
+"""Scores computed from counts, without any model."""
