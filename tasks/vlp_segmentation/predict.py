@@ -1,0 +1,99 @@
+"""Label maps and overlays of a user's own pictures."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from vlp_segmentation.models import Labels, SegmentationModel
+from vlp_segmentation.testing import InferenceSettings, probabilities
+from vlplatform.errors import UserError
+from vlplatform.interpret import draw
+
+
+@torch.no_grad()
+def predict_files(model: SegmentationModel, inputs: Sequence[Path], out: Path, device: torch.device) -> list[Path]:
+    """Write NAME.labels.png and NAME.overlay.png into ``out`` for each input, and return their paths.
+
+    The label map is a palette PNG: its values are class ids, its palette the classes' colours. The overlay has
+    a legend of the classes that were found. Pictures may be of any size and mode; EXIF orientation is honoured.
+
+    Raises:
+        UserError: Two inputs of one name, an unreadable picture, or a folder that cannot be written.
+    """
+    stems = [path.stem for path in inputs]
+    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
+    if twice is not None:
+        raise UserError(f"two inputs are called '{twice}' and would overwrite each other's results: rename one.")
+    model = model.to(device).eval()
+    written: list[Path] = []
+    for path in inputs:
+        image = read_picture(path)
+        labels = probabilities(model, image[None].to(device), InferenceSettings())[0].argmax(0).byte().cpu()
+        for suffix, picture in _pictures(image, labels, model.labels).items():
+            target = out / f"{path.stem}.{suffix}.png"
+            _save(picture, target)
+            written.append(target)
+    return written
+
+
+def read_picture(path: Path) -> Tensor:
+    """A picture (3, H, W) float32 RGB in 0..1, upright as its EXIF orientation says, whatever its mode.
+
+    16-bit grey is scaled, not clipped; transparency is dropped.
+
+    Raises:
+        UserError: The file is missing, truncated, or no picture.
+    """
+    try:
+        with Image.open(path) as opened:
+            picture = ImageOps.exif_transpose(opened)
+            if picture.mode.startswith("I"):  # 16-bit grey, which Pillow would clip to 8 bits
+                grey = np.asarray(picture).astype(np.float32) / 65535
+                pixels = np.repeat(grey[..., None], 3, axis=2).clip(0, 1)
+            else:
+                pixels = np.asarray(picture.convert("RGB"), dtype=np.float32) / 255
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        struct.error,
+        zlib.error,
+        Image.DecompressionBombError,
+    ) as error:
+        problem = "does not exist" if isinstance(error, FileNotFoundError) else f"is not a readable picture ({error})"
+        raise UserError(f"the input {path} {problem}: give a sound JPEG, PNG or the like.") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def _pictures(image: Tensor, labels: Tensor, classes: Labels) -> dict[str, Image.Image]:
+    ids = labels.numpy()
+    coloured = Image.fromarray(ids)
+    coloured.putpalette([value for colour in classes.palette for value in colour])
+    ground = (image * 255).round().byte().permute(1, 2, 0).numpy()
+    # A model has at most 254 classes, so no id is taken for "ignore" here.
+    overlay = draw.label_overlay(ground, ids, classes.palette)
+    present = [(classes.names[c], classes.palette[c]) for c in np.unique(ids)]
+    return {"labels": coloured, "overlay": Image.fromarray(draw.with_legend(overlay, present))}
+
+
+def _save(picture: Any, target: Path) -> None:
+    """Written aside and renamed, so that no half picture is ever found under the name."""
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(aside, format="PNG")
+        aside.replace(target)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise UserError(f"{target} cannot be written ({error.strerror or error}): choose another --out.") from error

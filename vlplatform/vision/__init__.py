@@ -1,0 +1,1 @@
+"""Vision parts shared by tasks: backbones."""
