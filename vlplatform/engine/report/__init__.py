@@ -1,0 +1,71 @@
+"""``report.html``: a run in one self-contained file, without scripts and without a single outside resource."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from vlplatform import __version__
+from vlplatform.engine.files import space_needed, write_whole
+from vlplatform.engine.report import pictures, sections
+from vlplatform.engine.report.curves import curves
+from vlplatform.engine.report.read import read_run
+from vlplatform.engine.report.text import escape
+from vlplatform.errors import UserError
+from vlplatform.interpret import CAPTION
+from vlplatform.task import Exhibit
+
+__all__ = ["write_report"]
+
+
+def write_report(folder: Path, exhibits: Sequence[Exhibit], attention: Sequence[Exhibit]) -> Path:
+    """Write ``report.html`` into the run's folder from what the folder holds, and return its path.
+
+    Read are ``settings.json``, ``environment.json``, ``metrics.jsonl``, ``timings.jsonl`` and ``metrics.json``;
+    one that is missing or cut short is named on the page. An older report is replaced in one step.
+
+    Args:
+        folder: The run's folder.
+        exhibits: Sample predictions beside the truth.
+        attention: Pictures of attention.
+
+    Raises:
+        UserError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"there is no run folder {folder}: give the folder that a training wrote.")
+    run = read_run(folder)
+    side = pictures.fitting_side([*exhibits, *attention])
+    parts = {
+        "Scores": sections.scores(run, exhibits),
+        "Curves": curves(run),
+        "Samples": pictures.legend(exhibits) + pictures.figures(exhibits, side) if exhibits else "",
+        "Attention": f'<p class="honest">{escape(CAPTION)}</p>{SCALE}{pictures.figures(attention, side)}'
+        if attention
+        else "",
+        "Settings": sections.settings(run),
+        "Environment": sections.environment(run),
+        "Reproduce": sections.command(run),
+    }
+    parts = {name: content for name, content in parts.items() if content}
+    here = files("vlplatform.engine.report")
+    page = Template((here / "page.html").read_text(encoding="utf-8")).substitute(
+        title=escape(run.name),
+        style=(here / "page.css").read_text(encoding="utf-8"),
+        header=sections.header(run),
+        notes=sections.notes(run),
+        links="".join(f'<a href="#{name.lower()}">{name}</a>' for name in parts),
+        body="".join(
+            f'<section id="{name.lower()}"><h2>{name}</h2>{content}</section>' for name, content in parts.items()
+        ),
+        version=escape(__version__),
+    )
+    path = folder / "report.html"
+    with space_needed(folder):
+        write_whole(path, page.encode())
+    return path
+
+
+SCALE = '<p class="scale" aria-hidden="true"><span>least</span><i></i><span>most attention</span></p>'
