@@ -1,7 +1,7 @@
 """Joint random transforms of picture and mask for training: scale and crop, flip, colour.
 
-Every draw comes from torch's global generator, so a record is the same in whatever process makes it. Pictures
-stay uint8 throughout: about a third of the time that float pictures take.
+Every draw comes from torch's global generator, so a record is the same in whatever process makes it. Pictures are
+resampled as uint8 and coloured as float32, whichever torchvision does faster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Augmentation:
     """Settings of the training transforms (``data.augment``).
 
     Attributes:
-        crop: Height and width of the training crop, in pixels.
+        crop: Height and width of the training crop, in pixels; null: those of each picture.
         scale_range: The picture is scaled by a factor drawn uniformly from here before it is cropped.
         max_class_share: A crop of which one class fills more than this share of the labelled pixels is drawn
             anew, up to ten times; 1 switches this off.
@@ -41,7 +41,7 @@ class Augmentation:
         fill: Colour of the padding beyond the picture; its mask is "ignore". Default: ImageNet's mean.
     """
 
-    crop: tuple[int, int] = (512, 512)
+    crop: tuple[int, int] | None = None
     scale_range: tuple[float, float] = (0.5, 2.0)
     max_class_share: float = 0.75
     flip: float = 0.5
@@ -52,7 +52,7 @@ class Augmentation:
     fill: tuple[int, int, int] = (124, 116, 104)
 
     def __post_init__(self) -> None:
-        if min(self.crop) < 1:
+        if self.crop and min(self.crop) < 1:
             raise ValueError(f"crop={list(self.crop)} must be two sizes of at least 1")
         if not 0 < self.scale_range[0] <= self.scale_range[1]:
             raise ValueError(f"scale_range={list(self.scale_range)} must be two factors above 0, the smaller first")
@@ -69,11 +69,14 @@ class Augmentation:
 def training_transform(augment: Augmentation, flip_pairs: Sequence[tuple[int, int]] = ()) -> v2.Transform:
     """The transforms of ``augment`` in order, for a pair of ``tv_tensors`` Image and Mask, both uint8.
 
+    The result is an Image (3, h, w) float32 in 0 … 1 and a Mask (h, w) uint8 of the crop's size.
+
     Args:
         augment: The settings.
         flip_pairs: Class ids that swap in a mirror image (left eye, right eye).
     """
-    steps: list[v2.Transform] = [ScaledCrop(augment), MirrorImage(augment.flip, flip_pairs)]
+    to_float = v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)
+    steps: list[v2.Transform] = [ScaledCrop(augment), MirrorImage(augment.flip, flip_pairs), to_float]
     strengths = (augment.brightness, augment.contrast, augment.saturation, augment.hue)
     if any(strengths):
         steps.append(v2.ColorJitter(*strengths))
@@ -90,34 +93,36 @@ class ScaledCrop(v2.Transform):
 
     def __init__(self, augment: Augmentation) -> None:
         super().__init__()
-        self.size = list(augment.crop)
+        self.size = augment.crop
         self.scale_range = augment.scale_range
         self.max_class_share = augment.max_class_share
         self.fill = [float(value) for value in augment.fill]
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        """The window (top, left, height, width); top and left may be negative."""
+        """The crop's size, and its window (top, left, height, width); top and left may be negative."""
         mask = next(item for item in flat_inputs if isinstance(item, tv_tensors.Mask)).as_subclass(Tensor)
+        size = list(self.size or mask.shape)
         scale = float(torch.empty(()).uniform_(*self.scale_range))
-        height, width = (max(1, round(side / scale)) for side in self.size)
+        height, width = (max(1, round(side / scale)) for side in size)
         window = (0, 0, height, width)
         for _ in range(_ATTEMPTS):
             window = (_place(mask.shape[0], height), _place(mask.shape[1], width), height, width)
             if self.max_class_share == 1 or self._is_mixed(mask, window):
                 break
-        return {"window": window}
+        return {"size": size, "window": window}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """The window of a picture or a mask, at the size of the crop."""
+        size = params["size"]
         top, left, height, width = params["window"]
         rows, columns = inpt.shape[-2:]
         inside = inpt.as_subclass(Tensor)[..., max(top, 0) : top + height, max(left, 0) : left + width]
         margins = [max(side, 0) for side in (-left, -top, left + width - columns, top + height - rows)]
         if isinstance(inpt, tv_tensors.Mask):
             padded = functional.pad(inside[None], margins, fill=IGNORE)[0] if any(margins) else inside
-            return tv_tensors.Mask(resize_mask(padded, self.size))
+            return tv_tensors.Mask(resize_mask(padded, size))
         padded = functional.pad(inside, margins, fill=self.fill) if any(margins) else inside
-        return tv_tensors.Image(functional.resize(padded, self.size, antialias=True))
+        return tv_tensors.Image(functional.resize(padded, size, antialias=True).contiguous())
 
     def _is_mixed(self, mask: Tensor, window: tuple[int, int, int, int]) -> bool:
         top, left, height, width = window

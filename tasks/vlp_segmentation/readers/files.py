@@ -140,14 +140,14 @@ def decode(path: Path, mode: str | None = None) -> np.ndarray[Any, Any]:
         UserError: The file is missing, truncated, or no picture; for a mask also one in colour.
     """
     try:
-        with Image.open(path) as opened:
-            picture = ImageOps.exif_transpose(opened)
+        with Image.open(path) as picture:
+            ImageOps.exif_transpose(picture, in_place=True)
             if mode is None and picture.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
                 raise UserError(
                     f"{path} is a colour picture ({picture.mode}), not a mask: save class ids as an 8-bit grey or "
                     "palette PNG."
                 )
-            return np.array(picture.convert(mode) if mode else picture)
+            return np.array(picture.convert(mode) if mode not in (None, picture.mode) else picture)
     except (
         OSError,
         SyntaxError,

@@ -152,9 +152,7 @@ class SegmentationRecords:
         image, mask = self.source.load(index)
         if self.transform:
             image, mask = self.transform(tv_tensors.Image(image), tv_tensors.Mask(mask))
-        pixels = functional.to_dtype(image.as_subclass(Tensor), torch.float32, scale=True)
-        return {
-            "id": self.source.ids[index],
-            "image": pixels.contiguous(),
-            "mask": mask.as_subclass(Tensor).to(torch.int64),
-        }
+            image, mask = image.as_subclass(Tensor), mask.as_subclass(Tensor)
+        else:
+            image = functional.to_dtype(image, torch.float32, scale=True)
+        return {"id": self.source.ids[index], "image": image.contiguous(), "mask": mask.to(torch.int64)}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+from torch import Tensor
+
 from vlp_segmentation.readers.records import Reading, SegmentationData
-from vlplatform.data.scenes.world import CLASSES, PALETTE, ScenesSettings
+from vlplatform.data.scenes import CLASSES, PALETTE, Pictures, ScenesSettings, load
 
 SUMMARY = "Scenes, the embedded world of shapes on textured grounds, 9 classes"
 
@@ -38,4 +42,11 @@ class ScenesSource:
     """A split of Scenes as decoded pairs."""
 
     def __init__(self, world: ScenesSettings, split: str) -> None:
-        self.ids = []
+        data = load(split, world)
+        self.ids: Sequence[str] = list(data["id"])
+        self.pictures = Pictures(data, world)
+
+    def load(self, index: int) -> tuple[Tensor, Tensor]:
+        """Picture (3, H, W) and mask (H, W), both uint8."""
+        image, labels, _ = self.pictures[index]
+        return torch.from_numpy(image.copy()).permute(2, 0, 1), torch.from_numpy(labels.copy())
