@@ -1,0 +1,512 @@
+"""Training: the stages of a task, update by update, from nothing or from a checkpoint, to scores and a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs
+from safetensors.torch import load_model
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from vlplatform import hub
+from vlplatform.data.loader import train_batches
+from vlplatform.data.sampler import StreamSampler, advance, mix
+from vlplatform.engine import schedule
+from vlplatform.engine.checkpoint import (
+    Checkpoint,
+    checkpoints,
+    load_checkpoint,
+    prune_checkpoints,
+    regular_checkpoints,
+    save_checkpoint,
+)
+from vlplatform.engine.ema import MovingAverage, mean_of_states
+from vlplatform.engine.environment import environment
+from vlplatform.engine.evaluation import evaluate
+from vlplatform.engine.files import json_bytes, space_needed, write_whole
+from vlplatform.engine.interrupt import Interrupted, SignalWatch
+from vlplatform.engine.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
+from vlplatform.engine.processes import gather, on_main, share_buffers
+from vlplatform.engine.progress import Display, Meter, peak_memory
+from vlplatform.engine.randomness import (
+    deterministic_algorithms,
+    random_states,
+    restore_random_states,
+    seed_all,
+)
+from vlplatform.engine.run_folder import BEST, CHECKPOINTS, open_run
+from vlplatform.engine.settings import TrainerSettings
+from vlplatform.engine.trackers import JsonLines, Tracker, build_trackers, plain
+from vlplatform.engine.update import Gradients, Objective, Updater
+from vlplatform.errors import UserError
+from vlplatform.hub.export import WEIGHTS
+from vlplatform.task import Score, Task
+
+EXHIBITS = 6
+"""Sample predictions in a report."""
+NAMED_IDS = 32
+"""Record ids that a message names at most."""
+
+
+class Diverged(UserError):
+    """The loss or its gradient is not finite; nothing was spoilt, as the optimiser did not step."""
+
+
+@dataclass
+class Place:
+    """Where a run stands: all that a checkpoint knows besides tensors.
+
+    Attributes:
+        step: Updates done in all stages.
+        stage: Number of the current stage.
+        stage_step: Updates done in it.
+        epoch: Passes over the training records.
+        position: Samples taken of the current pass.
+        samples: Samples seen in all.
+        best: Best score so far, the higher the better; None before the first.
+        best_step: After which update it was reached.
+        scores: The scores then: ``values`` and ``per_class``.
+        waits: Evaluations since then, in this stage.
+    """
+
+    step: int = 0
+    stage: int = 0
+    stage_step: int = 0
+    epoch: int = 0
+    position: int = 0
+    samples: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    scores: dict[str, Any] = field(default_factory=dict)
+    waits: int = 0
+
+
+def train(
+    task: Task,
+    trainer: TrainerSettings,
+    folder: Path,
+    *,
+    resolved: Mapping[str, Any],
+    seed: int,
+    resume: str | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Train ``task`` into ``folder`` and return what its ``metrics.json`` holds.
+
+    The folder gets ``settings.json``, ``environment.json``, ``metrics.jsonl`` (losses and scores: the same bytes for
+    every repetition, interrupted or not), ``timings.jsonl``, ``checkpoints/``, ``best/`` (the exported model),
+    ``metrics.json`` and ``report.html``. All processes of ``accelerate launch`` call this alike.
+
+    Args:
+        task: What to train.
+        trainer: How.
+        folder: The run's folder; made if missing.
+        resolved: All settings of the run, JSON-ready, for the record and for comparing on resumption.
+        seed: Seed of the weights, the order of the data, augmentation and dropout.
+        resume: ``auto`` (newest whole checkpoint, else from the beginning), a checkpoint's path, or None.
+        overwrite: Whether an earlier run in ``folder`` may be replaced.
+
+    Raises:
+        UserError: Settings, data or folder do not allow it, or the disk is full.
+        Diverged: A loss or a gradient is not finite.
+        Interrupted: SIGINT or SIGTERM came; the state is saved.
+    """
+    trainer.check_stages(task.stages)
+    accelerator = _accelerator(trainer)
+    with (
+        deterministic_algorithms(trainer.deterministic),
+        SignalWatch() as signals,
+        Display(shown=accelerator.is_main_process) as display,
+    ):
+        opening = on_main(lambda: open_run(folder, resolved, resume=resume, overwrite=overwrite))
+        for note in opening.notes:
+            display.say(note)
+        if opening.finished is not None:
+            return opening.finished
+        stored = load_checkpoint(opening.checkpoint) if opening.checkpoint else None
+        training = _Training(task, trainer, folder, resolved, seed, stored, accelerator, signals, display)
+        try:
+            return training.run()
+        finally:
+            training.close()
+
+
+class _Training:
+    """One call of :func:`train`: the model, its companions, and the place in the run."""
+
+    def __init__(
+        self,
+        task: Task,
+        settings: TrainerSettings,
+        folder: Path,
+        resolved: Mapping[str, Any],
+        seed: int,
+        stored: Checkpoint | None,
+        accelerator: Accelerator,
+        signals: SignalWatch,
+        display: Display,
+    ) -> None:
+        self.task, self.settings, self.folder, self.resolved, self.seed = task, settings, folder, resolved, seed
+        self.accelerator, self.signals, self.display = accelerator, signals, display
+        self.stored = stored
+        self.place = Place(**stored.state["place"]) if stored else Place()
+        self.saved_step = self.place.step if stored else -1
+        self.meter = Meter()
+
+        seed_all(seed)
+        self.model = task.build_model(pretrained=stored is None)
+        if settings.sync_batchnorm:
+            self.model = self._with_shared_batch_norms(self.model)
+        self.model.to(accelerator.device)
+        if settings.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        if stored:
+            self.model.load_state_dict(stored.tensors["model"])
+        self.average = MovingAverage(self.model, settings.ema) if settings.ema else None
+        if self.average and stored:
+            self.average.model.load_state_dict(stored.tensors["ema"])
+        if settings.compile:
+            self.model.compile()
+        self.objective = accelerator.prepare_model(Objective(task, self.model))
+
+        self.lines: JsonLines | None = None
+        self.timings: JsonLines | None = None
+        self.trackers: list[Tracker] = []
+        if accelerator.is_main_process:
+            facts = environment(accelerator.device, accelerator.num_processes)
+            write_whole(folder / "environment.json", json_bytes(facts))
+            self.lines, self.timings = JsonLines(folder / "metrics.jsonl"), JsonLines(folder / "timings.jsonl")
+            self.trackers = build_trackers(settings.trackers, folder, self.place.step, resolved)
+
+    # ------------------------------------------------------------------------------------------------ the course
+
+    def run(self) -> dict[str, Any]:
+        """All stages that are left, then the end."""
+        if self.settings.eval_every:
+            self.task.records("val")  # a task without this split says so now
+        stages = self.task.stages
+        total = sum(self.settings.for_stage(stage).steps for stage in stages)
+        self._introduce(total)
+        self.display.start(total, self.place.step)
+        while True:
+            self._run_stage(stages[self.place.stage])
+            if self.place.stage + 1 == len(stages):
+                return self._finish()
+            self.place.stage += 1
+            self.place.epoch += 1
+            self.place.stage_step = self.place.position = self.place.waits = 0
+
+    def _run_stage(self, stage: str) -> None:
+        """The updates of one stage that are left, with an optimiser and a schedule of its own."""
+        s, place = self.settings.for_stage(stage), self.place
+        self.task.enter(stage)
+        optimizer = build_optimizer(self.task.parameter_groups(self.model, s.learning_rate, s.weight_decay), s)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        updater = Updater(
+            self.accelerator,
+            self.objective,
+            optimizer,
+            clip_norm=s.clip_norm,
+            channels_last=self.settings.channels_last,
+        )
+        batches, size = self._stream(s)
+        self._restore(optimizer)
+        self.model.train()
+        while place.stage_step < s.steps and not (s.early_stop and place.waits >= s.early_stop):
+            factor = schedule.factor(s, place.stage_step)
+            for group, rate in zip(optimizer.param_groups, rates):
+                group["lr"] = rate * factor
+            found = updater.gradients(batches, s.accumulate, self.signals.received)
+            if updater.diverged(found):
+                raise self._divergence(found, s.learning_rate * factor)
+            updater.step(found)
+            place.step += 1
+            place.stage_step += 1
+            place.samples += s.batch_size * s.accumulate
+            place.epoch, place.position = advance(place.epoch, place.position, s.batch_size * s.accumulate, size)
+            if self.average:
+                self.average.update(self.model, place.step)
+
+            last = place.stage_step == s.steps
+            self._log(found, s, size, s.learning_rate * factor, due=last or place.stage_step % s.log_every == 0)
+            if s.eval_every and (last or place.stage_step % s.eval_every == 0):
+                self._evaluate(s)
+            if last or found.stop or place.stage_step % s.save_every == 0:
+                regular = last or place.stage_step % s.save_every == 0
+                self._save(optimizer, regular=regular)
+            if found.stop:
+                name, code = {2: ("Ctrl-C", 130)}.get(found.stop, ("SIGTERM", 143))
+                raise Interrupted(
+                    f"Stopped by {name} after update {place.step} and saved in {self.folder / CHECKPOINTS}: "
+                    "continue with the same command and resume=auto.",
+                    code,
+                )
+        if self.saved_step != place.step:  # after an early stop
+            self._save(optimizer, regular=True)
+
+    def _finish(self) -> dict[str, Any]:
+        """Average if asked for, write ``metrics.json`` and the report."""
+        place, best_metric = self.place, self.task.best_metric
+        if self.settings.average:
+            self._evaluate_mean_of_checkpoints()
+        if place.best is None:
+            self._export(self._evaluated(), {})
+        metrics = {
+            "status": "finished",
+            "task": self.task.name,
+            "split": "val",
+            "best_metric": best_metric,
+            "best_step": place.best_step,
+            **(place.scores or {"values": {}, "per_class": {}}),
+            "step": place.step,
+            "budget": self._budget(),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "seed": self.seed,
+        }
+        metrics = plain(metrics)
+        self.close()
+        on_main(lambda: self._write_end(metrics))
+        return metrics
+
+    def _write_end(self, metrics: Mapping[str, Any]) -> None:
+        from vlplatform.engine.report import write_report
+
+        with space_needed(self.folder):
+            write_whole(self.folder / "metrics.json", json_bytes(metrics))
+            model = self._evaluated()
+            load_model(model, self.folder / BEST / WEIGHTS)
+            model.eval()
+            split = "val" if self.settings.eval_every else "train"
+            exhibits = self.task.show(model, split, EXHIBITS)
+            write_report(self.folder, exhibits, self.task.attention_exhibits(model, split))
+
+    def close(self) -> None:
+        """Close the files and trackers; more than once does no harm."""
+        for tracker in (self.lines, self.timings, *self.trackers):
+            if tracker is not None:
+                tracker.close()
+        self.lines, self.timings, self.trackers = None, None, []
+
+    # ------------------------------------------------------------------------------------------------- the parts
+
+    def _stream(self, s: TrainerSettings) -> tuple[Any, int]:
+        """The endless training batches from the current place on, and the number of records."""
+        world = self.accelerator.num_processes
+        records = self.task.records("train")
+        if not len(records):
+            raise UserError(f"The training split of {self.task.name} holds no records: check the data set's folder.")
+        if s.batch_size < world:
+            raise UserError(f"trainer.batch_size={s.batch_size} cannot be shared by {world} processes: raise it.")
+        if self.place.position >= len(records):
+            raise UserError(
+                f"The training split has {len(records)} records now, fewer than when this run was saved: "
+                "restore the data, or begin another run with name=…."
+            )
+        sampler = StreamSampler(
+            len(records),
+            s.batch_size,
+            seed=self.seed,
+            epoch=self.place.epoch,
+            position=self.place.position,
+            rank=self.accelerator.process_index,
+            world=world,
+        )
+        pinned = self.accelerator.device.type == "cuda"
+        return train_batches(records, self.task.collate, sampler, workers=s.workers, pin_memory=pinned), len(records)
+
+    def _restore(self, optimizer: Optimizer) -> None:
+        """Put back what the checkpoint has beyond the weights; else give each process random numbers of its own."""
+        stored, self.stored = self.stored, None
+        rank = self.accelerator.process_index
+        if stored is None:
+            if self.place.step == 0:
+                seed_all(mix("training", self.seed, rank))
+            return
+        load_optimizer_tensors(optimizer, self.model, stored.tensors.get("optimizer", {}))
+        if self.accelerator.scaler is not None and stored.state["scaler"]:
+            self.accelerator.scaler.load_state_dict(stored.state["scaler"])
+        if f"random-{rank}" in stored.tensors:
+            restore_random_states(stored.tensors[f"random-{rank}"])
+        else:
+            seed_all(mix("training", self.seed, rank, self.place.step))
+        if stored.state["processes"] != self.accelerator.num_processes:
+            self.display.say(
+                f"The run had {stored.state['processes']} processes and has {self.accelerator.num_processes} now: "
+                "the order of the data is kept, dropout and the like draw other numbers."
+            )
+
+    def _evaluated(self) -> nn.Module:
+        """The model that is evaluated and exported: the moving average where there is one."""
+        return self.average.model if self.average else self.model
+
+    def _evaluate(self, s: TrainerSettings) -> None:
+        """Score the model on ``val``, log it, and export it if it is the best so far."""
+        model = self._evaluated()
+        share_buffers(model)
+        self._judge(self._score(model, s), model)
+        self.meter = Meter()
+
+    def _evaluate_mean_of_checkpoints(self) -> None:
+        """Score the mean of the last regular checkpoints, and export it if it is the best."""
+        paths = on_main(lambda: regular_checkpoints(self.folder / CHECKPOINTS)[-self.settings.average :])
+        mean = mean_of_states(load_checkpoint(path).tensors["model"] for path in paths)
+        self.model.load_state_dict(mean)
+        self.display.say(f"Mean of the last {len(paths)} checkpoints:")
+        self._judge(self._score(self.model, self.settings), self.model, averaged=len(paths))
+
+    def _score(self, model: nn.Module, s: TrainerSettings) -> Score:
+        return evaluate(
+            self.task,
+            model,
+            "val",
+            batch_size=s.eval_batch_size or s.batch_size,
+            workers=s.workers,
+            precision=s.precision,
+        )
+
+    def _judge(self, score: Score, model: nn.Module, **more: Any) -> None:
+        """Log a score and keep the model if no earlier one was better."""
+        place, name = self.place, self.task.best_metric.removeprefix("-")
+        if name not in score.values:
+            raise KeyError(f"task {self.task.name} gives no score {name!r}, its best_metric")
+        value = score.values[name] * (-1 if self.task.best_metric.startswith("-") else 1)
+        better = not math.isnan(value) and (place.best is None or value > place.best)
+        place.waits = 0 if better else place.waits + 1
+        if better:
+            place.best, place.best_step = value, place.step
+            place.scores = plain({"values": score.values, "per_class": score.per_class, **more})
+            self._export(model, score.values)
+        if self.lines:
+            self.lines.log("eval", place.step, {"split": "val", "values": score.values, **more})
+        for tracker in self.trackers:
+            tracker.log("val", place.step, score.values)
+        shown = " · ".join(f"{key} {number:.4f}" for key, number in score.values.items())
+        self.display.say(f"update {place.step} · {shown}{' · best' if better else ''}")
+
+    def _export(self, model: nn.Module, scores: Mapping[str, float]) -> None:
+        """Write ``best/``, from which the model can be loaded anywhere."""
+        described = self.task.describe()
+        card = {
+            "scores": dict(scores),
+            "data": described.get("data", {}),
+            "licence": described.get("licence"),
+            "citation": described.get("citation", []),
+            "budget": self._budget(),
+        }
+
+        def save() -> None:
+            with space_needed(self.folder):
+                hub.save_model(model, self.folder / BEST, task=self.task.name, sections=self.resolved, card=card)
+
+        on_main(save)
+
+    def _save(self, optimizer: Optimizer, *, regular: bool) -> None:
+        """Write a checkpoint; the main process writes for all."""
+        scaler = self.accelerator.scaler
+        tensors: dict[str, Mapping[str, Tensor]] = {
+            "model": self.model.state_dict(),
+            "optimizer": optimizer_tensors(optimizer, self.model),
+        }
+        if self.average:
+            tensors["ema"] = self.average.model.state_dict()
+        tensors.update({f"random-{rank}": states for rank, states in enumerate(gather(random_states()))})
+        state = {
+            "step": self.place.step,
+            "regular": regular,
+            "place": asdict(self.place),
+            "processes": self.accelerator.num_processes,
+            "scaler": scaler.state_dict() if scaler is not None else None,
+            "seed": self.seed,
+        }
+
+        def write() -> None:
+            for lines in (self.lines, self.timings):
+                if lines:
+                    lines.sync()
+            save_checkpoint(self.folder / CHECKPOINTS, Checkpoint(tensors, state, self.resolved))
+            prune_checkpoints(self.folder / CHECKPOINTS, self.settings.keep)
+
+        on_main(write)
+        self.saved_step = self.place.step
+
+    def _log(self, found: Gradients, s: TrainerSettings, size: int, rate: float, *, due: bool) -> None:
+        """Show the update, and note it if it is ``due``."""
+        place = self.place
+        self.meter.add(s.batch_size * s.accumulate)
+        self.display.update(place.step, f"loss {found.loss:.4f} · lr {rate:.2e}")
+        if not due:
+            return
+        values: dict[str, Any] = {"epoch": place.epoch + place.position / size, "loss": found.loss, **found.parts}
+        values |= {"lr": rate, "grad_norm": found.norm}
+        if len(self.task.stages) > 1:
+            values["stage"] = self.task.stages[place.stage]
+        timing = {"samples_per_second": self.meter.read(), "memory_mib": peak_memory(self.accelerator.device)}
+        if self.lines and self.timings:
+            self.lines.log("train", place.step, values)
+            self.timings.log("train", place.step, timing)
+        for tracker in self.trackers:
+            tracker.log("train", place.step, {**values, **timing})
+
+    def _divergence(self, found: Gradients, rate: float) -> Diverged:
+        ids = [name for part in gather(found.ids) for name in part]
+        named = ", ".join(map(str, ids[:NAMED_IDS])) + (
+            f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else ""
+        )
+        saved = on_main(lambda: checkpoints(self.folder / CHECKPOINTS))
+        what = f"loss ({found.loss})" if not math.isfinite(found.loss) else f"gradient (norm {found.norm})"
+        return Diverged(
+            f"The {what} is not finite at update {self.place.step + 1} with learning rate {rate:.3g} "
+            f"on the records {named}: lower trainer.learning_rate or look at these records; "
+            f"last good checkpoint: {saved[-1] if saved else 'none'}."
+        )
+
+    def _budget(self) -> dict[str, Any]:
+        place = self.place
+        return {"updates": place.step, "samples": place.samples, "epochs": place.epoch}
+
+    def _introduce(self, total: int) -> None:
+        """One line that says what runs on what."""
+        s, accelerator = self.settings, self.accelerator
+        count = sum(p.numel() for p in self.model.parameters())
+        processes = f" × {accelerator.num_processes}" if accelerator.num_processes > 1 else ""
+        batch = f"{s.batch_size}" + (f" × {s.accumulate}" if s.accumulate > 1 else "")
+        self.display.say(
+            f"{self.task.name} · {type(self.model).__name__} · {count / 1e6:.2f} M parameters · "
+            f"{accelerator.device.type}{processes} · {s.precision} · batch {batch} · {total} updates"
+        )
+
+    def _with_shared_batch_norms(self, model: nn.Module) -> nn.Module:
+        """The model with batch norms over all processes where the device can; where it cannot, that is said."""
+        normed = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+        if self.accelerator.num_processes == 1 or not normed:
+            return model
+        if self.accelerator.device.type == "cuda":
+            return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        self.display.say(
+            "Batch norms take the statistics of each process's own share of the batch: "
+            f"on {self.accelerator.device.type} they cannot be synchronised."
+        )
+        return model
+
+
+def _accelerator(settings: TrainerSettings) -> Accelerator:
+    """Devices and processes as Accelerate finds them, with this run's precision.
+
+    Raises:
+        UserError: The device cannot compute in this precision.
+    """
+    AcceleratorState._reset_state()  # an earlier run of this process may have had another precision
+    mixed = {"fp32": "no"}.get(settings.precision, settings.precision)
+    ddp = DistributedDataParallelKwargs(find_unused_parameters=settings.find_unused_parameters)
+    try:
+        return Accelerator(mixed_precision=mixed, kwargs_handlers=[ddp])
+    except (ValueError, ImportError) as error:
+        raise UserError(f"trainer.precision={settings.precision} is not possible here: {error}.") from error

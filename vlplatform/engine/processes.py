@@ -1,0 +1,62 @@
+"""A few words between the processes of a run; in a single process they cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+def _alone() -> bool:
+    return not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+
+
+def is_main() -> bool:
+    """Whether this process is the one that writes files and talks to people."""
+    return _alone() or dist.get_rank() == 0
+
+
+def on_main(work: Callable[[], T]) -> T:
+    """Do ``work`` in the main process alone and give its result, or its exception, to all.
+
+    Nobody is left waiting when the work fails.
+    """
+    if _alone():
+        return work()
+    told: list[Any] = [None, None]
+    if is_main():
+        try:
+            told[0] = work()
+        except Exception as error:
+            told[1] = error
+    dist.broadcast_object_list(told, src=0)
+    if told[1] is not None:
+        raise told[1]
+    return told[0]
+
+
+def gather(value: T) -> list[T]:
+    """Every process's ``value``, by rank, in all processes."""
+    if _alone():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def sum_over_processes(values: Tensor) -> Tensor:
+    """The elementwise sum of every process's ``values`` (any shape); ``values`` itself is overwritten."""
+    if not _alone():
+        dist.all_reduce(values)
+    return values
+
+
+def share_buffers(model: nn.Module) -> None:
+    """Give all processes the main one's buffers (running statistics), so that they evaluate one model."""
+    if not _alone():
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)

@@ -1,0 +1,79 @@
+"""What a person watching sees: a bar with the time left on a terminal, sparse plain lines elsewhere."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from types import TracebackType
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+LINES = 20
+"""Lines of a whole run where there is no terminal, evaluations apart."""
+
+
+class Display:
+    """The progress of ``total`` updates, of which ``done`` lie behind; other processes than the main one are silent."""
+
+    def __init__(self, *, shown: bool = True) -> None:
+        self.console = Console(highlight=False, soft_wrap=True, quiet=not shown)
+        self._bar: Progress | None = None
+        self._total = 1
+
+    def start(self, total: int, done: int) -> None:
+        """Begin the bar."""
+        self._total = total
+        if self.console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=self.console, transient=True)
+            self._task = self._bar.add_task("", total=total, completed=done)
+            self._bar.start()
+
+    def update(self, step: int, text: str) -> None:
+        """Show that ``step`` updates are done; ``text`` has the loss and the like."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, description=text)
+        elif step % max(1, self._total // LINES) == 0:
+            self.say(f"{step}/{self._total} · {text}")
+
+    def say(self, line: str) -> None:
+        """One plain line."""
+        self.console.print(line, markup=False)
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class Meter:
+    """Samples per second since the last reading."""
+
+    def __init__(self) -> None:
+        self.samples, self.since = 0, time.perf_counter()
+
+    def add(self, samples: int) -> None:
+        """Count ``samples`` more."""
+        self.samples += samples
+
+    def read(self) -> float:
+        """Samples per second since the last reading, which begins the next span."""
+        now = time.perf_counter()
+        rate = self.samples / max(now - self.since, 1e-9)
+        self.samples, self.since = 0, now
+        return rate
+
+
+def peak_memory(device: torch.device) -> float:
+    """The most memory used so far, in MiB: of the GPU, or of this process on the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
