@@ -55,6 +55,7 @@ def load(split: str, settings: ScenesSettings | None = None, cache: Path | None 
         UserError: Unknown split; the cache cannot be written, or is damaged.
     """
     from datasets import load_from_disk
+    from datasets.exceptions import DatasetGenerationError
     from filelock import FileLock
 
     settings = settings or ScenesSettings()
@@ -66,9 +67,12 @@ def load(split: str, settings: ScenesSettings | None = None, cache: Path | None 
             with FileLock(f"{folder}.lock"):
                 if not folder.exists():
                     _build(folder, seed, getattr(settings, split), settings)
-    except OSError as error:
+    except (OSError, DatasetGenerationError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise
         raise UserError(
-            f"the Scenes data cannot be written to {folder.parent} ({error.strerror or error}): "
+            f"the Scenes data cannot be written to {folder.parent} ({cause.strerror or cause}): "
             "make room there, or name another folder with VLP_CACHE."
         ) from error
     try:

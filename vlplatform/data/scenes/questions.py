@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vlplatform.data.scenes.dice import Dice
-from vlplatform.data.scenes.expressions import by_geometry, by_looks
+from vlplatform.data.scenes.expressions import point_out
 from vlplatform.data.scenes.relations import RELATIONS, Facts, Look, article, noun, plural
 from vlplatform.data.scenes.world import COLOURS, GROUNDS, SHAPES, TEXTURES
 
@@ -53,16 +53,14 @@ class Question:
 
 
 def questions(facts: Facts, grounds: tuple[str, ...], dice: Dice) -> tuple[Question, ...]:
-    """One question of each kind; ``colour`` is left out of the rare scene in which nothing can be pointed out."""
+    """One question of each kind."""
     made = {
         "yes/no": _yes_no(facts, grounds, dice),
         "number": _number(facts, dice),
         "colour": _colour(facts, dice),
         "other": _other(facts, grounds, dice),
     }
-    return tuple(
-        Question(kind, asked[0], asked[1], _annotators(asked[1], dice)) for kind, asked in made.items() if asked
-    )
+    return tuple(Question(kind, asked[0], asked[1], _annotators(asked[1], dice)) for kind, asked in made.items())
 
 
 def _annotators(answer: str, dice: Dice) -> tuple[str, ...]:
@@ -84,15 +82,13 @@ def _yes_no(facts: Facts, grounds: tuple[str, ...], dice: Dice) -> tuple[str, st
     if form == 0:
         return f"is there {dice.choose(grounds if wanted else _absent(grounds))}?", answer
     thing = dice.below(len(facts.things))
-    name = facts.name(thing)
-    if form == 1 and name is not None:
+    if form == 1:
         for relation in dice.shuffled(RELATIONS):
             other = dice.choose([k for k in facts.numbers if k != thing])
-            other_name = facts.name(other)
-            if other_name is not None and facts.holds(relation, thing, other) is wanted:
-                return f"is the {noun(name)} {relation} the {noun(other_name)}?", answer
+            if facts.holds(relation, thing, other) is wanted:
+                return f"is the {noun(facts.name(thing))} {relation} the {noun(facts.name(other))}?", answer
     bare = facts.name(thing, "texture")
-    if form == 2 and bare is not None:
+    if form == 2 and facts.like(bare) == [thing]:
         own = facts.things[thing].texture
         said = own if wanted else dice.choose([t for t in TEXTURES if t != own])
         return f"is the {noun(bare)} {said}?", answer
@@ -113,10 +109,10 @@ def _number(facts: Facts, dice: Dice) -> tuple[str, str]:
     t = dice.choose(facts.things)
     if form == 0:
         anchor = dice.below(len(facts.things))
-        name, relation = facts.name(anchor), dice.choose(RELATIONS)
+        relation = dice.choose(RELATIONS)
         verdicts = [facts.holds(relation, k, anchor) for k in facts.numbers if k != anchor]
-        if name is not None and None not in verdicts:
-            return f"how many shapes are {relation} the {noun(name)}?", str(sum(map(bool, verdicts)))
+        if None not in verdicts:
+            return f"how many shapes are {relation} the {noun(facts.name(anchor))}?", str(sum(map(bool, verdicts)))
     if form == 1:
         return "how many shapes are there?", str(len(facts.things))
     if form == 2:
@@ -127,50 +123,45 @@ def _number(facts: Facts, dice: Dice) -> tuple[str, str]:
     return f"how many {colour}{plural(shape)} are there?", str(len(facts.like(look)))
 
 
-def _colour(facts: Facts, dice: Dice) -> tuple[str, str] | None:
-    """The colour of a thing that is pointed out without naming any colour, by place as often as may be."""
-    for target in dice.shuffled(facts.numbers):
-        pointed = by_geometry(facts, target, dice, without="colour") or by_looks(facts, target, without="colour")
-        if pointed is not None:
-            return f"what colour is {pointed.text}?", facts.things[target].colour
-    return None
+def _colour(facts: Facts, dice: Dice) -> tuple[str, str]:
+    """The colour of a thing that is pointed out without naming any colour, by geometry as often as may be."""
+    pointed = point_out(facts, dice.below(len(facts.things)), dice, without="colour")
+    return f"what colour is {pointed.text}?", facts.things[pointed.target].colour
 
 
 def _other(facts: Facts, grounds: tuple[str, ...], dice: Dice) -> tuple[str, str]:
     """Which shape stands in a relation, is nearest, between, or larger of two; or what the ground is."""
-    for _ in range(6):
-        form, anchor = dice.below(4), dice.below(len(facts.things))
-        name = facts.name(anchor)
-        if name is None:
-            continue
+    for _ in range(8):
+        anchor, second, *_ = dice.shuffled(facts.numbers)
         others = [k for k in facts.numbers if k != anchor]
-        second = dice.choose(others)
-        second_name = facts.name(second)
-        if form == 0:
-            relation = dice.choose(RELATIONS)
-            verdicts = {k: facts.holds(relation, k, anchor) for k in others}
-            right = [k for k, verdict in verdicts.items() if verdict]
-            if len(right) == 1 and None not in verdicts.values():
-                return f"what shape is {relation} the {noun(name)}?", facts.things[right[0]].shape
-        elif form == 1:
-            nearest = facts.nearest(anchor, others)
-            if nearest is not None:
-                return f"what shape is nearest to the {noun(name)}?", facts.things[nearest].shape
-        elif second_name is None:
-            continue
-        elif form == 2:
-            verdicts = {k: facts.between(k, anchor, second) for k in others if k != second}
-            right = [k for k, verdict in verdicts.items() if verdict]
-            if len(right) == 1 and None not in verdicts.values():
-                text = f"what shape is between the {noun(name)} and the {noun(second_name)}?"
-                return text, facts.things[right[0]].shape
-        elif facts.things[anchor].shape != facts.things[second].shape:
+        name, second_name = noun(facts.name(anchor)), noun(facts.name(second))
+        form = dice.choose(("relation", "relation", "relation", "nearest", "between", "larger"))
+        if form == "larger":
             larger = facts.holds("larger than", anchor, second)
             smaller = facts.holds("smaller than", anchor, second)
-            if larger or smaller:
-                text = f"which is larger, the {noun(name)} or the {noun(second_name)}?"
+            if facts.things[anchor].shape != facts.things[second].shape and (larger or smaller):
+                text = f"which is larger, the {name} or the {second_name}?"
                 return text, facts.things[anchor if larger else second].shape
+            continue
+        if form == "relation":
+            relation = dice.choose(RELATIONS)
+            found = _single({k: facts.holds(relation, k, anchor) for k in others})
+            text = f"what shape is {relation} the {name}?"
+        elif form == "between":
+            found = _single({k: facts.between(k, anchor, second) for k in others if k != second})
+            text = f"what shape is between the {name} and the {second_name}?"
+        else:
+            found = facts.nearest(anchor, others)
+            text = f"what shape is nearest to the {name}?"
+        if found is not None:
+            return text, facts.things[found].shape
     if len(grounds) == 1:
         return "what is the ground made of?", grounds[0]
     known = dice.below(2)
     return f"what lies beside the {grounds[known]}?", grounds[1 - known]
+
+
+def _single(verdicts: dict[int, bool | None]) -> int | None:
+    """The only thing for which a relation clearly holds, if it clearly fails for all others."""
+    holding = [k for k, verdict in verdicts.items() if verdict]
+    return holding[0] if len(holding) == 1 and None not in verdicts.values() else None

@@ -45,7 +45,7 @@ class Facts:
             "above": (dy, dx),
             "below": (-dy, dx),
         }[relation]
-        if ahead <= 0:
+        if ahead <= 0 or 3 * ahead <= abs(aside):
             return False
         return True if ahead >= self._margin and ahead >= abs(aside) else None
 
@@ -105,23 +105,24 @@ class Facts:
             and (texture is None or t.texture == texture)
         ]
 
-    def name(self, thing: int, without: str = "") -> Look | None:
-        """The shortest description by looks that fits this thing alone, or None.
+    def name(self, thing: int, without: str = "") -> Look:
+        """The shortest description by looks that fits this thing alone.
 
-        ``without`` leaves an attribute unsaid: ``size``, ``colour``, ``texture`` or ``shape``.
+        ``without`` leaves one attribute unsaid: ``colour`` or ``texture``. Without the texture the description
+        may fit other things too.
         """
         t = self.things[thing]
-        texture = None if t.texture == "plain" else t.texture
-        for size, colour, pattern in _SAID:
-            look: Look = (
-                t.size if size and without != "size" else None,
+        look: Look = (None, None, None, t.shape)
+        for size, colour, texture in _SAID:
+            look = (
+                t.size if size else None,
                 t.colour if colour and without != "colour" else None,
-                texture if pattern and without != "texture" else None,
-                t.shape if without != "shape" else None,
+                t.texture if texture and without != "texture" else None,
+                t.shape,
             )
             if self.like(look) == [thing]:
-                return look
-        return None
+                break
+        return look
 
     def _apart(self, a: int, b: int) -> int:
         return (self.x[a] - self.x[b]) ** 2 + (self.y[a] - self.y[b]) ** 2

@@ -167,16 +167,20 @@ def radii(size: str, picture: int) -> tuple[int, int]:
 
 
 def _place(dice: Dice, placed: list[Thing], picture: int) -> Thing | None:
-    """A further thing, or None when there is no room; things may overlap, none is hidden for the most part."""
+    """A further thing, or None when there is no room.
+
+    Things may overlap, but none is hidden for the most part; and no two agree in shape, size and texture, so
+    that each can be told by its looks, even without its colour.
+    """
     shape, colour = dice.choose(SHAPES), dice.choose(tuple(COLOURS))
-    if placed and dice.chance(40):  # a look-alike, so that pointing a thing out takes more than its own looks
+    if placed and dice.chance(55):  # a look-alike, so that pointing a thing out takes more than its own looks
         twin = dice.choose(placed)
         shape, colour = twin.shape, twin.colour if dice.chance(60) else colour
-    texture = "plain" if dice.chance(50) else dice.choose(TEXTURES[1:])
-    size, turn = dice.choose(SIZES), dice.below(24)
-    for attempt in range(_TRIES):
-        if attempt == _TRIES // 2:
-            size = "small"
+    for _ in range(_TRIES):
+        texture = "plain" if dice.chance(50) else dice.choose(TEXTURES[1:])
+        size = dice.choose(SIZES)
+        if any((t.shape, t.size, t.texture) == (shape, size, texture) for t in placed):
+            continue
         radius = dice.between(*radii(size, picture))
         extent = radius * _STRETCH[shape] // 100
         x, y = (dice.between(extent + 1, picture - extent - 2) for _ in range(2))
@@ -184,5 +188,5 @@ def _place(dice: Dice, placed: list[Thing], picture: int) -> Thing | None:
             16 * ((x - t.x) ** 2 + (y - t.y) ** 2) >= 9 * (extent + t.extent) ** 2  # three quarters apart
             for t in placed
         ):
-            return Thing(shape, colour, texture, size, radius, extent, turn, x, y)
+            return Thing(shape, colour, texture, size, radius, extent, dice.below(24), x, y)
     return None
