@@ -124,7 +124,7 @@ def _prepare(override: str) -> str:
     if plain in (*GROUPS, "recipe"):
         if value not in (names := options(plain)):
             raise UserError(f"{plain}={value} is unknown: {nearest(value, names)}.")
-        return f"{'+' if plain == 'recipe' else ''}{plain}={value}"
+        return f"{plain}={value}"
     if key.startswith("~"):
         return override
     return f"++{plain}={_quote(value)}"
