@@ -99,6 +99,8 @@ class NonLocalRPE(NonLocal):
 class CrissCrossRPE(CrissCross):
     """Criss-cross attention with relative positions in its logits: r^W along the row, r^H along the column.
 
+    The other axis' vector of offset 0 would be the same for all keys of a part, so it is left to that part's own.
+
     Args:
         dim: Channels C.
         heads: Heads; they split the channels and share the vectors.
