@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from huggingface_hub import ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
 
 from vlplatform import __version__
 
@@ -18,7 +18,7 @@ import vlplatform
 model = vlplatform.load("this folder, or its hub id")  # in evaluation mode, on the CPU
 ```
 
-`vlp predict` applies it to your own files; `pip install vlplatform` brings both."""
+`vlp predict` applies it to your own files."""
 
 
 def model_card(*, task: str, card: Mapping[str, Any]) -> str:
@@ -45,14 +45,34 @@ def _front_matter(task: str, scores: Mapping[str, float], card: Mapping[str, Any
     licence = str(card.get("licence") or "") or None
     # The hub takes identifiers such as apache-2.0; anything else goes under "other", with its name.
     known = licence is None or re.fullmatch(r"[a-z][a-z0-9]*([.-][a-z0-9]+)*", licence) is not None
+    whole = {name: value for name, value in scores.items() if ": " not in name and math.isfinite(value)}
+    data_name = _data_name(card)
+    results = [
+        EvalResult(
+            task_type=task,
+            dataset_type=re.sub(r"\W+", "-", data_name.lower()),
+            dataset_name=data_name,
+            metric_type=name,
+            metric_value=round(value, 6),
+        )
+        for name, value in whole.items()
+        if data_name
+    ]
     data = ModelCardData(
         library_name="vlplatform",
         tags=["vlplatform", task],
-        metrics=list(scores) or None,
+        metrics=list(whole) or None,
+        model_name=f"{task} model" if results else None,
+        eval_results=results or None,
         license=licence if known else "other",
         license_name=None if known else licence,
     )
     return data.to_yaml()
+
+
+def _data_name(card: Mapping[str, Any]) -> str:
+    data = card.get("data")
+    return str(data.get("name") or "") if isinstance(data, Mapping) else ""
 
 
 def _rows(scores: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

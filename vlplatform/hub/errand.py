@@ -27,8 +27,8 @@ FIRST_WAIT = 1.0
 LONGEST_WAIT = 60.0
 """Seconds: a hub that asks for a longer pause is not waited for, its wish is reported."""
 
-# The HTTP client's own base error, whichever client this huggingface_hub is built on.
-_ClientError: type[Exception] = HfHubHTTPError.__bases__[0]
+# The base of the HTTP client's own errors, whichever client this huggingface_hub is built on.
+_ClientError: type[Exception] = [c for c in HfHubHTTPError.__mro__ if c.__module__ != "builtins"][-1]
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,26 @@ class Errand:
         raise AssertionError("unreachable")
 
     def _explain(self, error: BaseException) -> str:
-        status = _status(error)
-        hub, what = self.endpoint, self.repo
-        if isinstance(error, OfflineModeIsEnabled):
-            return f"{what} cannot be fetched because HF_HUB_OFFLINE is set: unset it, or use a model in the cache."
+        hub, what, status = self.endpoint, self.repo, _status(error)
         if isinstance(error, GatedRepoError):
             return f"{what} is gated: ask for access at {hub}/{what}, then set HF_TOKEN to a token of yours."
         if isinstance(error, RevisionNotFoundError):
             return f"{what} on {hub} has no revision '{self.revision}': give a branch, tag or commit that it has."
+        if status is not None:
+            return self._explain_status(status, error)
+        if isinstance(error, OfflineModeIsEnabled):
+            return f"{what} cannot be fetched because HF_HUB_OFFLINE is set: unset it, or use a model in the cache."
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return f"no space left for {what}: free some, or name another cache (--cache, HF_HUB_CACHE)."
+        if isinstance(error, (_ClientError, ConnectionError, TimeoutError)) or "Consistency check" in str(error):
+            return f"the connection to {hub} failed or broke off ({error}): check network and HF_ENDPOINT, run again."
+        if isinstance(error, OSError):
+            return f"{what} cannot be written to the cache ({error}): name another one (--cache, HF_HUB_CACHE)."
+        said = f"{type(error).__name__}: {error}"
+        return f"{hub} gave an answer for {what} that is not a hub's ({said}): check HF_ENDPOINT."
+
+    def _explain_status(self, status: int, error: BaseException) -> str:
+        hub, what = self.endpoint, self.repo
         if status == HTTPStatus.UNAUTHORIZED and self.token:
             return f"{hub} does not accept the token in HF_TOKEN for {what} (401): it may have expired, make a new one."
         if status == HTTPStatus.UNAUTHORIZED:
@@ -81,29 +93,15 @@ class Errand:
         if status == HTTPStatus.FORBIDDEN:
             return f"{hub} forbids this for {what} (403): use a token (HF_TOKEN) whose owner and scope allow it."
         if status == HTTPStatus.NOT_FOUND:
-            return (
-                f"{hub} has no {what} or not this file of it (404): check the spelling, and HF_TOKEN if it is private."
-            )
+            return f"{hub} has no {what}, or not this file of it (404): check the spelling; if private, set HF_TOKEN."
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             pause = _retry_after(error)
             when = f"in {pause:.0f} s" if pause else "later"
-            return (
-                f"{hub} receives too many requests from here (429): run again {when}; a token (HF_TOKEN) allows more."
-            )
-        if status is not None and status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return f"{hub} receives too many requests from here (429): run again {when}; with HF_TOKEN it allows more."
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return f"{hub} is failing ({status}) for {what}: run again later."
-        if status is not None:
-            said = getattr(error, "server_message", None) or "no reason given"
-            return f"{hub} refused the request for {what} ({status}): {said}."
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            return f"no space left for {what}: free some, or name another cache (--cache, HF_HUB_CACHE)."
-        if isinstance(error, PermissionError):
-            return f"{what} cannot be written to the cache ({error}): name another one (--cache, HF_HUB_CACHE)."
-        if isinstance(error, (_ClientError, ConnectionError, TimeoutError)) or "Consistency check" in str(error):
-            return f"the connection to {hub} failed or broke off ({error}): check network and HF_ENDPOINT, run again."
-        return (
-            f"{hub} gave an answer for {what} that is not a hub's ({type(error).__name__}: {error}): check HF_ENDPOINT."
-        )
+        said = getattr(error, "server_message", None) or "no reason given"
+        return f"{hub} refused the request for {what} ({status}): {said.rstrip('.')}."
 
     def _blot(self, text: str) -> str:
         return " ".join((text.replace(self.token, "***") if self.token else text).split())

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from vlplatform import __version__
 from vlplatform.errors import UserError
 
@@ -80,3 +82,13 @@ def sha256_of(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def first_names(model: nn.Module) -> dict[str, str]:
+    """Each tensor of the model's state → the first name of the same memory, so that tied weights are stored once."""
+    seen: dict[tuple[object, ...], str] = {}
+    firsts: dict[str, str] = {}
+    for name, tensor in model.state_dict().items():
+        memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        firsts[name] = seen.setdefault(memory, name) if tensor.numel() else name
+    return firsts

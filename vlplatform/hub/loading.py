@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_model
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
 from vlplatform import registry
 from vlplatform.errors import UserError
 from vlplatform.hub.address import is_hub_id
-from vlplatform.hub.export import CONFIG, WEIGHTS, check_weights, find, read_config
+from vlplatform.hub.export import CONFIG, WEIGHTS, check_weights, find, first_names, read_config
 from vlplatform.hub.remote import pull
 
 
@@ -49,7 +49,7 @@ def load(
     try:
         model = registry.task(config["task"]).rebuild(config["model"])
     except (UserError, TypeError, ValueError, KeyError) as error:
-        raise UserError(f"{folder / CONFIG}: the model cannot be rebuilt: {error}") from error
+        raise UserError(f"{folder / CONFIG}: no model can be rebuilt from it: {str(error).rstrip('.')}.") from error
     _fill(model, folder / WEIGHTS)
     cast(Any, model).loaded_config = config
     try:
@@ -79,20 +79,25 @@ def _fill(model: nn.Module, weights: Path) -> None:
     Raises:
         UserError: Not a safetensors file, or keys or shapes that differ from the model's.
     """
-    own = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    state, first = model.state_dict(), first_names(model)
+    own = {name: list(state[name].shape) for name in first.values()}
     try:
-        with safe_open(weights, framework="pt") as file:
-            stored = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        differing = [f"{n} is {stored[n]}, not {own[n]}" for n in own if n in stored and stored[n] != own[n]]
-        missing, unexpected = ([], []) if differing else load_model(model, weights, strict=False)
+        stored = load_file(weights)
     except SafetensorError as error:
         raise UserError(
             f"{weights} is not a whole safetensors file ({error}): copy or pull the model again."
         ) from error
-    faults = {"missing": missing, "unexpected": unexpected, "of another shape": differing}
+    faults = {
+        "missing": [n for n in own if n not in stored],
+        "unexpected": [n for n in stored if n not in own],
+        "of another shape": [
+            f"{n} {list(stored[n].shape)}, not {own[n]}" for n in own if n in stored and list(stored[n].shape) != own[n]
+        ],
+    }
     if any(faults.values()):
         named = "; ".join(f"{kind}: {_some(sorted(names))}" for kind, names in faults.items() if names)
         raise UserError(f"{weights} does not fit the model of its {CONFIG} ({named}): save or pull it again.")
+    model.load_state_dict({name: stored[first[name]] for name in state})
 
 
 def _some(names: list[str]) -> str:

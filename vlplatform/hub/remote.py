@@ -8,7 +8,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, HfApi, constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub import (
+    CommitInfo,
+    CommitOperationAdd,
+    HfApi,
+    ModelInfo,
+    constants,
+    hf_hub_download,
+    try_to_load_from_cache,
+)
+from huggingface_hub.errors import RepositoryNotFoundError
 
 from vlplatform import __version__
 from vlplatform.errors import UserError
@@ -110,11 +119,18 @@ def push(
         raise UserError(f"pushing to {repo} needs a token that may write: set HF_TOKEN.")
     errand = Errand(endpoint_or_default(endpoint), repo, "main", token)
     api = HfApi(errand.endpoint, token, "vlplatform", __version__)
-    errand.run(lambda: api.create_repo(repo, private=private or None, exist_ok=True))
-    if private and not errand.run(lambda: api.model_info(repo, timeout=constants.HF_HUB_ETAG_TIMEOUT)).private:
+
+    def found_or_made() -> ModelInfo:
+        try:
+            return api.model_info(repo, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        except RepositoryNotFoundError:
+            api.create_repo(repo, private=private or None, exist_ok=True)
+            return api.model_info(repo, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+
+    if not errand.run(found_or_made).private and private:
         raise UserError(f"{repo} exists and is public, so nothing was pushed privately to it: name another.")
 
-    def commit() -> Any:
+    def commit() -> CommitInfo:
         files = [CommitOperationAdd(name, str(source / name)) for name in FILES]
         return api.create_commit(repo, files, commit_message=message or f"vlplatform {__version__} model")
 

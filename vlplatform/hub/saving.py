@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from safetensors.torch import save_model as write_safetensors
-from torch import nn
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from vlplatform import __version__
 from vlplatform.errors import UserError
 from vlplatform.hub.atomic import written_aside
 from vlplatform.hub.card import model_card
-from vlplatform.hub.export import CARD, CONFIG, FILES, FORMAT, FORMAT_VERSION, WEIGHTS, sha256_of
+from vlplatform.hub.export import CARD, CONFIG, FILES, FORMAT, FORMAT_VERSION, WEIGHTS, first_names, sha256_of
 
 
 class Rebuildable(Protocol):
@@ -74,11 +75,17 @@ def save_model(
     json.dumps(config, allow_nan=False)  # what JSON cannot hold stops here, before anything is written
     text = model_card(task=task, card={"settings": settings, **card})
     with written_aside(folder) as aside:
-        write_safetensors(model, str(aside / WEIGHTS), metadata={"format": "pt"})
+        save_file(_tensors(model), aside / WEIGHTS, metadata={"format": "pt"})
         config["sha256"] = sha256_of(aside / WEIGHTS)
         (aside / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         (aside / CARD).write_text(text, encoding="utf-8")
     return folder
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The state by name, each tensor contiguous, on the CPU and in memory of its own; tied ones once."""
+    state, first = model.state_dict(), first_names(model)
+    return {n: t.cpu().clone(memory_format=torch.contiguous_format) for n, t in state.items() if first[n] == n}
 
 
 def _refuse_to_overwrite(folder: Path) -> None:
