@@ -57,7 +57,7 @@ def test_no_heat_at_all_draws_nothing_and_bad_heat_is_refused() -> None:
 def test_mark_is_red_in_a_white_ring_at_the_point() -> None:
     drawn = mark(grey(200, 300, 0), (0.25, 0.5)).astype(int)
     assert tuple(drawn[50, 150]) == (220, 20, 30)
-    assert tuple(drawn[50, 156]) == (255, 255, 255)
+    assert tuple(drawn[50, 155]) == (255, 255, 255)
     assert (drawn[50, 165:] == 0).all()
 
 

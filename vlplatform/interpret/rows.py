@@ -27,19 +27,18 @@ def attention_rows(
     image: Tensor,
     points: Sequence[tuple[float, float]],
     *,
-    inputs: Tensor | None = None,
     names: Sequence[str] | None = None,
     id: str = "attention",
 ) -> list[Exhibit]:
     """One row of pictures per operator and query point: the image, then each of the operator's maps over it.
 
-    Maps are averaged over heads (thesis, §3.4.5, figure 3.4).
+    Maps are averaged over heads (thesis, §3.4.5, figure 3.4). Weights that are no probabilities and may be
+    negative are shown by their magnitude, and the caption says so.
 
     Args:
-        model: Any model called as ``model(batch)`` with (B, 3, H, W); it runs in evaluation mode.
-        image: (3, H, W), values in [0, 1]: what is drawn upon.
+        model: Any model called as ``model(batch)`` with (1, 3, H, W) in [0, 1]; it runs in evaluation mode.
+        image: (3, H, W), values in [0, 1]: what the model is given and what is drawn upon.
         points: Query points, (row, column) as fractions of the image.
-        inputs: What the model is given, (1, 3, H, W), where that is not ``image`` itself (normalised, say).
         names: Operators by their dotted path; by default the one nearest the output.
         id: The exhibits' id, usually the record's.
 
@@ -52,15 +51,16 @@ def attention_rows(
     if image.ndim != 3 or image.shape[0] != 3:
         raise UserError(f"attention is drawn on one image (3, H, W), not on a tensor {tuple(image.shape)}.")
     parameter = next(model.parameters(), None)
-    given = image[None] if inputs is None else inputs
     with evaluating(model), capture(model) as captured:
-        model(given if parameter is None else given.to(parameter.device))
+        model(image[None] if parameter is None else image[None].to(parameter.device))
     picture = (image.detach().cpu().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
     rows = []
     for name in captured.names()[-1:] if names is None else names:
         for row, col in points:
             images = {"query": mark(picture, (row, col))}
-            for key, probabilities in captured.maps(name, row, col).items():
-                images[key] = heat_overlay(picture, probabilities[0].mean(0), (row, col))
+            for key, weights in captured.maps(name, row, col).items():
+                heat = weights[0].mean(0)
+                caption = f"{key} (magnitude)" if bool((heat < 0).any()) else key
+                images[caption] = heat_overlay(picture, heat.abs(), (row, col))
             rows.append(Exhibit(id, images, f"{name}, query at {row:.0%} of the height and {col:.0%} of the width"))
     return rows

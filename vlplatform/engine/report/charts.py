@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from vlplatform.engine.report.text import escape, number, short
 
@@ -15,8 +16,12 @@ COLUMNS = 300
 """A longer series keeps the lowest and the highest value of each of this many columns."""
 READINGS = 80
 """Places along the x axis where the pointer reads values."""
+LINE = 62
+"""Characters of a reading that fit above the chart."""
 LOGARITHMIC_FROM = 20.0
 """Positive values whose largest is this many times the smallest get a logarithmic axis."""
+
+Scale = Literal["fit", "linear", "unit"]
 
 
 @dataclass(frozen=True)
@@ -53,26 +58,27 @@ class _Axis:
             inside = [m * 10.0**d for d in decades for m in steps if self.low <= m * 10.0**d <= self.high]
             return inside[:: math.ceil(len(inside) / 7)] if inside else [self.low, self.high]
         unit = 10.0 ** math.floor(math.log10((self.high - self.low) / 4))
-        step = next(m * unit for m in (1, 2, 5, 10) if (self.high - self.low) / (m * unit) <= 5)
+        step = next(m * unit for m in (1, 2, 5, 10) if (self.high - self.low) / (m * unit) <= 6)
         first = math.ceil(self.low / step - 1e-9)
         return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def line_chart(title: str, series: Sequence[Series], *, unit_interval: bool = False) -> str:
+def line_chart(title: str, series: Sequence[Series], *, scale: Scale = "fit") -> str:
     """A ``<figure>`` with the chart; a sentence takes the chart's place where no finite value exists.
 
     Args:
         title: Heading of the figure.
         series: The lines; at most six colours.
-        unit_interval: The values are scores: the axis is linear and stays within [0, 1].
+        scale: ``fit`` takes a logarithmic axis where values spread widely; ``linear`` never does; ``unit`` is
+            linear and ends at 0 and 1 where the values do.
     """
     drawn = [s for s in (_finite(s) for s in series) if s.x]
-    gaps = sum(len(s.y) for s in series) - sum(len(s.y) for s in drawn)
+    gaps = max((sum(not _drawable(y) for y in s.y) for s in series), default=0)
     if not drawn:
         told = "No finite value was logged." if gaps else "Nothing was logged."
         return f'<figure class="card chart"><h3>{escape(title)}</h3><p class="empty">{told}</p></figure>'
     x_axis = _x_axis(drawn)
-    y_axis = _y_axis(drawn, unit_interval)
+    y_axis = _y_axis(drawn, scale)
     colours, colour = {}, 0
     for s in drawn:
         colours[s.name] = f"s{colour % 6}"
@@ -83,7 +89,7 @@ def line_chart(title: str, series: Sequence[Series], *, unit_interval: bool = Fa
         f'<li class="{colours[s.name]}{" faint" * s.faint}">{escape(s.name)} <b>{number(s.y[-1])}</b></li>'
         for s in drawn
     )
-    notes = ["logarithmic axis"] * y_axis.log + [f"{gaps} non-finite values not drawn"] * bool(gaps)
+    notes = ["logarithmic axis"] * y_axis.log + [f"{gaps} non-finite value{'s' * (gaps > 1)} not drawn"] * bool(gaps)
     note = f" <small>{escape(', '.join(notes))}</small>" if notes else ""
     return (
         f'<figure class="card chart"><h3>{escape(title)}{note}</h3>'
@@ -125,17 +131,17 @@ def _x_axis(series: Sequence[Series]) -> _Axis:
     return _Axis(low, high, LEFT, WIDTH - RIGHT)
 
 
-def _y_axis(series: Sequence[Series], unit_interval: bool) -> _Axis:
+def _y_axis(series: Sequence[Series], scale: Scale) -> _Axis:
     low, high = min(min(s.y) for s in series), max(max(s.y) for s in series)
-    log = not unit_interval and low > 1e-30 and high / low >= LOGARITHMIC_FROM
+    log = scale == "fit" and low > 1e-30 and high / low >= LOGARITHMIC_FROM
     if log:
         return _Axis(low / 1.1, high * 1.1, HEIGHT - BOTTOM, TOP, log=True)
     margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     # losses, rates and norms are read best from zero, unless that would flatten the curve
     floor = 0.0 if low >= 0 and low < 0.5 * high else low - margin
     ceiling = high + margin
-    if unit_interval:
-        floor, ceiling = max(0.0, floor), min(1.0, ceiling)
+    if scale == "unit":
+        floor, ceiling = (max(0.0, floor) if low >= 0 else floor), (min(1.0, ceiling) if high <= 1 else ceiling)
     if not ceiling - floor > abs(high) * 1e-9:
         floor, ceiling = floor - margin, ceiling + margin
     return _Axis(floor, ceiling, HEIGHT - BOTTOM, TOP)
@@ -201,17 +207,19 @@ def _readings(series: Sequence[Series], colours: dict[str, str], x_axis: _Axis, 
     for i, (place, x) in enumerate(zip(places, pixels)):
         left = LEFT if i == 0 else (pixels[i - 1] + x) / 2
         right = WIDTH - RIGHT if i == len(pixels) - 1 else (x + pixels[i + 1]) / 2
-        dots, words = [], [f"step {number(place)}"]
+        dots, words, values = [], [f"step {number(place)}"], []
         for s in series:
             j = bisect_left(s.x, place)
             if j < len(s.x) and s.x[j] == place:
-                words.append(f"{s.name} {number(s.y[j])}")
+                values.append(number(s.y[j]))
+                words.append(f"{s.name} {values[-1]}")
                 dots.append(f'<circle class="{colours[s.name]}" cx="{x:.1f}" cy="{y_axis(s.y[j]):.1f}" r="3.5"/>')
-        told = escape(" · ".join(words))
+        told = " · ".join(words)
+        shown = told if len(told) <= LINE else " · ".join([words[0], *values])  # values alone, in the legend's order
         parts.append(
             f'<g class="hit"><rect x="{left:.1f}" y="0" width="{right - left:.1f}" height="{HEIGHT}"/>'
             f'<g><path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>{"".join(dots)}'
-            f'<text x="{WIDTH - RIGHT}" y="12">{told}</text></g><title>{told}</title></g>'
+            f'<text x="{WIDTH - RIGHT}" y="12">{escape(shown)}</text></g><title>{escape(told)}</title></g>'
         )
     return "".join(parts)
 

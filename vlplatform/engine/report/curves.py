@@ -21,7 +21,7 @@ def curves(run: Run) -> str:
     rates = [name for name in names if name == "lr" or name.startswith("lr.")][:COLOURS]
     main = [line_chart("Training loss", _with_smoothed(_series(train, "loss"))), *_evaluations(run)]
     if rates:
-        main.append(line_chart("Learning rate", [_series(train, name) for name in rates]))
+        main.append(line_chart("Learning rate", [_series(train, name) for name in rates], scale="linear"))
     if "grad_norm" in names:
         main.append(line_chart("Gradient norm", _with_smoothed(_series(train, "grad_norm"))))
     rest = [name for name in names if name not in NOT_CURVES | {"loss", "grad_norm", *rates}]
@@ -42,7 +42,7 @@ def _evaluations(run: Run) -> list[str]:
         series = {name: _series(flat, name) for name in sorted(names, key=lambda name: name != best) if name != "step"}
         shared = [s for s in series.values() if all(not math.isfinite(y) or 0 <= y <= 1 for y in s.y)][:COLOURS]
         if shared:
-            charts.append(line_chart(f"Scores on {split}", shared, unit_interval=True))
+            charts.append(line_chart(f"Scores on {split}", shared, scale="unit"))
         charts += [line_chart(f"{_title(s.name)} on {split}", [s]) for s in series.values() if s not in shared]
     return charts
 

@@ -80,7 +80,7 @@ def _data_uri(picture: np.ndarray[Any, Any], side: int) -> str:
         image = image.resize(size, Image.Resampling.NEAREST if few else Image.Resampling.LANCZOS)
     kind, data = "png", _encoded(image, "PNG", optimize=True)
     if len(data) > LOSSLESS:
-        kind, data = "jpeg", _encoded(image, "JPEG", quality=86, subsampling=0, optimize=True)
+        kind, data = "jpeg", _encoded(image, "JPEG", quality=86, subsampling=0)
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 

@@ -112,7 +112,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _has_values(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("values"), dict)
+    return isinstance(value, dict) and isinstance(values := value.get("values"), dict) and bool(values)
 
 
 def _scores(found: dict[str, Any]) -> Scores:

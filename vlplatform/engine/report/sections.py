@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from statistics import median
 from typing import Any
 
 from vlplatform.engine.report.pictures import swatch
 from vlplatform.engine.report.read import Run, Scores, flatten
-from vlplatform.engine.report.text import duration, escape, is_number, number
+from vlplatform.engine.report.text import escape, is_number, number
 from vlplatform.task import Exhibit
 
 GROUPS = ("task", "attn", "model", "data")
@@ -26,7 +28,7 @@ def header(run: Run) -> str:
     status = str(run.final.get("status") or ("finished" if run.final else "not finished"))
     css = "good" if status in ("finished", "done", "complete", "completed") else "warn"
     parts = [
-        f'<div><p class="eyebrow">{escape(" · ".join(_choices(run).values()) or "run")}</p>',
+        '<div><p class="eyebrow">vlplatform · report of a run</p>',
         f"<h1>{escape(run.name)}</h1>",
         f'<p><span class="pill {css}">{escape(status)}</span></p></div>',
     ]
@@ -102,12 +104,9 @@ def _facts(run: Run) -> dict[str, str]:
     if isinstance(device := recorded.get("device"), dict):
         count = device.get("processes", 1)
         facts["Device"] = f"{device.get('name') or device.get('type')}{f' × {count}' if count != 1 else ''}"
-    if is_number(seconds := recorded.get("seconds")):
-        facts["Time"] = duration(seconds)
-    for key in ("date", "finished", "started", "time"):
-        if isinstance(value := recorded.get(key), str):
-            facts["Date"] = value[:16].replace("T", " ")
-            break
+    if speeds := [value for line in run.train if is_number(value := line.get("samples_per_second"))]:
+        facts["Samples per second"] = number(round(median(speeds), 1))
+    facts["Written"] = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
     return facts
 
 
@@ -129,7 +128,7 @@ def _per_class(tables: Mapping[str, Mapping[str, Any]], colours: Mapping[str, Se
     for row in dict.fromkeys(row for column in tables.values() for row in column):
         dot = swatch(colours[row]) if row in colours else ""
         cells = "".join(_cell(column.get(row), bars[name]) for name, column in tables.items())
-        body.append(f'<tr><th scope="row">{dot}{escape(row)}</th>{cells}</tr>')
+        body.append(f'<tr><th scope="row"><span>{dot}{escape(row)}</span></th>{cells}</tr>')
     return (
         f'<table class="scores"><caption>Per class</caption><thead><tr><th scope="col">class</th>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table>"

@@ -1,4 +1,4 @@
-"""Words and numbers for the report: escaped, rounded, in people's units."""
+"""Words and numbers for the report: escaped and rounded."""
 
 from __future__ import annotations
 
@@ -37,13 +37,3 @@ def short(value: float) -> str:
         if abs(value) >= unit:
             return f"{value / unit:.4g}{letter}"
     return f"{value:.4g}" if value == 0 or abs(value) >= 1e-3 else f"{value:.0e}".replace("e-0", "e-")
-
-
-def duration(seconds: float) -> str:
-    """``42 s``, ``5 min 03 s``, ``2 h 14 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
