@@ -175,7 +175,8 @@ def _place(dice: Dice, placed: list[Thing], picture: int) -> Thing | None:
     shape, colour = dice.choose(SHAPES), dice.choose(tuple(COLOURS))
     if placed and dice.chance(55):  # a look-alike, so that pointing a thing out takes more than its own looks
         twin = dice.choose(placed)
-        shape, colour = twin.shape, twin.colour if dice.chance(60) else colour
+        if sum(t.shape == twin.shape for t in placed) < 3:
+            shape, colour = twin.shape, twin.colour if dice.chance(60) else colour
     for _ in range(_TRIES):
         texture = "plain" if dice.chance(50) else dice.choose(TEXTURES[1:])
         size = dice.choose(SIZES)
