@@ -7,7 +7,6 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -87,13 +86,15 @@ def _pictures(image: Tensor, labels: Tensor, classes: Labels) -> dict[str, Image
     return {"labels": coloured, "overlay": Image.fromarray(draw.with_legend(overlay, present))}
 
 
-def _save(picture: Any, target: Path) -> None:
+def _save(picture: Image.Image, target: Path) -> None:
     """Written aside and renamed, so that no half picture is ever found under the name."""
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        picture.save(aside, format="PNG")
-        aside.replace(target)
+        aside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            picture.save(aside, format="PNG")
+            aside.replace(target)
+        finally:
+            aside.unlink(missing_ok=True)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise UserError(f"{target} cannot be written ({error.strerror or error}): choose another --out.") from error

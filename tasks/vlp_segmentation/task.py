@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -59,7 +59,7 @@ class SegmentationTask:
     """
 
     name = "segmentation"
-    stages = ("train",)
+    stages: tuple[str, ...] = ("train",)
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SegmentationTask:
         self.sections = {group: dict(section) for group, section in sections.items()}
         self.settings, self.data = settings, data
         self.model_class, self.model_settings = model_class, model_settings
-        self.best_metric = "overall_f1" if data.parts else "miou"
+        self.best_metric = "mean_f1" if data.parts else "miou"
         self.weights_from = "checkpoint"
         weights = settings.class_weights
         if isinstance(weights, list) and (len(weights) != len(data.classes) or min(weights) < 0):
@@ -174,22 +174,25 @@ class SegmentationTask:
                 f"{len(self.data.classes)} ({_few(self.data.classes)}): use data with the model's classes."
             )
         found: list[dict[str, Any]] = []
-        for place, labels in self._labels(model, batch["image"]):
-            mask = batch["mask"][place].to(labels.device)
-            counts = metrics.confusion(labels, mask, len(names), self.data.ignore_index).flatten().cpu()
+        for id, mask, labels in zip(batch["ids"], batch["mask"], self._labels(model, batch["image"])):
+            counts = metrics.confusion(labels, mask.to(labels.device), len(names), self.data.ignore_index)
+            counts = counts.flatten().cpu()
             cells = counts.nonzero().flatten()
-            found.append({"id": batch["ids"][place], "cells": torch.stack([cells, counts[cells]], dim=1)})
+            found.append({"id": id, "cells": torch.stack([cells, counts[cells]], dim=1)})
         return found
 
-    def _labels(self, model: nn.Module, images: Tensor | Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
-        """Place in the batch and predicted class ids (H, W); pictures of one size go together."""
+    def _labels(self, model: nn.Module, images: Tensor | Sequence[Tensor]) -> list[Tensor]:
+        """Predicted class ids (H, W) of each image; those of one size go through the model together."""
         device = next(model.parameters()).device
         by_size: dict[torch.Size, list[int]] = {}
         for place, image in enumerate(images):
             by_size.setdefault(image.shape, []).append(place)
+        labels: dict[int, Tensor] = {}
         for places in by_size.values():
             stacked = torch.stack([images[place] for place in places]).to(device)
-            yield from zip(places, probabilities(model, stacked, self.settings.test, self.data.flip_pairs).argmax(1))
+            found = probabilities(model, stacked, self.settings.test, self.data.flip_pairs).argmax(1)
+            labels.update(zip(places, found))
+        return [labels[place] for place in range(len(images))]
 
     def score(self, predictions: Sequence[Mapping[str, Any]]) -> Score:
         """mIoU, accuracies, F1 and, for faces, F1 of the merged parts."""
@@ -214,8 +217,7 @@ class SegmentationTask:
         ignored, palette = self.data.ignore_index, self.data.palette
         for index in _spread(len(records), count):
             record = records[index]
-            ((_, labels),) = self._labels(model, [record["image"]])
-            ids, truth = labels.cpu(), record["mask"]
+            ids, truth = self._labels(model, [record["image"]])[0].cpu(), record["mask"]
             counted = truth != ignored
             right = (ids == truth)[counted].float().mean().item()
             images = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ class SeparableConv(nn.Sequential):
         )
 
 
-class ImagePool(nn.Sequential):
+class ImagePool(nn.Module):
     """The mean over the whole map, projected and spread over the map again.
 
     In training a single image leaves one value per channel, over which no batch norm is defined: the running
@@ -38,17 +39,21 @@ class ImagePool(nn.Sequential):
     """
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
-        super().__init__(nn.AdaptiveAvgPool2d(1), ConvNormReLU(in_dim, out_dim))
+        super().__init__()
+        self.project = ConvNormReLU(in_dim, out_dim)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(B, in, H, W) → (B, out, H, W), the same at every pixel."""
-        pool, (conv, norm, relu) = self[0], self[1]
-        x_B011 = conv(pool(input))
-        if self.training and len(input) == 1:
-            x_B011 = F.batch_norm(x_B011, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+        mean = x.mean((2, 3), keepdim=True)
+        if self.training and len(x) == 1:
+            norm = cast(nn.BatchNorm2d, self.project[1])
+            by_running = F.batch_norm(
+                self.project[0](mean), norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+            )
+            pooled = by_running.relu()
         else:
-            x_B011 = norm(x_B011)
-        return relu(x_B011).expand(-1, -1, *input.shape[-2:])
+            pooled = self.project(mean)
+        return pooled.expand(-1, -1, *x.shape[-2:])
 
 
 class ASPP(nn.Module):
