@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from safetensors.torch import load_model
@@ -183,8 +183,8 @@ class _Training:
         if accelerator.is_main_process:
             facts = environment(accelerator.device, accelerator.num_processes)
             write_whole(folder / "environment.json", json_bytes(facts))
-            self.lines, self.timings = JsonLines(folder / "metrics.jsonl"), JsonLines(folder / "timings.jsonl")
             self.trackers = build_trackers(settings.trackers, folder, self.place.step, resolved)
+            self.lines, self.timings = JsonLines(folder / "metrics.jsonl"), JsonLines(folder / "timings.jsonl")
 
     # ------------------------------------------------------------------------------------------------ the course
 
@@ -215,7 +215,7 @@ class _Training:
             self.objective,
             optimizer,
             clip_norm=s.clip_norm,
-            channels_last=self.settings.channels_last,
+            channels_last=s.channels_last,
         )
         batches, size = self._stream(s)
         self._restore(optimizer)
@@ -224,7 +224,7 @@ class _Training:
             factor = schedule.factor(s, place.stage_step)
             for group, rate in zip(optimizer.param_groups, rates):
                 group["lr"] = rate * factor
-            found = updater.gradients(batches, s.accumulate, self.signals.received)
+            found = updater.gradients(batches, s.accumulate, self.signals)
             if updater.diverged(found):
                 raise self._divergence(found, s.learning_rate * factor)
             updater.step(found)
@@ -394,6 +394,7 @@ class _Training:
     def _export(self, model: nn.Module, scores: Mapping[str, float]) -> None:
         """Write ``best/``, from which the model can be loaded anywhere."""
         described = self.task.describe()
+        sections = {name: values for name, values in self.resolved.items() if isinstance(values, Mapping)}
         card = {
             "scores": dict(scores),
             "data": described.get("data", {}),
@@ -404,7 +405,7 @@ class _Training:
 
         def save() -> None:
             with space_needed(self.folder):
-                hub.save_model(model, self.folder / BEST, task=self.task.name, sections=self.resolved, card=card)
+                hub.save_model(model, self.folder / BEST, task=self.task.name, sections=sections, card=card)
 
         on_main(save)
 
@@ -503,10 +504,13 @@ def _accelerator(settings: TrainerSettings) -> Accelerator:
     Raises:
         UserError: The device cannot compute in this precision.
     """
-    AcceleratorState._reset_state()  # an earlier run of this process may have had another precision
+    AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
     mixed = {"fp32": "no"}.get(settings.precision, settings.precision)
     ddp = DistributedDataParallelKwargs(find_unused_parameters=settings.find_unused_parameters)
+    device = PartialState().device
+    if settings.precision == "fp16" and (device is None or device.type != "cuda"):
+        raise UserError("trainer.precision=fp16 needs a CUDA device: choose bf16 or fp32.")
     try:
         return Accelerator(mixed_precision=mixed, kwargs_handlers=[ddp])
     except (ValueError, ImportError) as error:
-        raise UserError(f"trainer.precision={settings.precision} is not possible here: {error}.") from error
+        raise UserError(f"trainer.precision={settings.precision} is impossible here ({error}): choose fp32.") from error

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
+from vlplatform.engine.interrupt import SignalWatch
 from vlplatform.engine.processes import sum_over_processes
 from vlplatform.task import Task
 
@@ -73,8 +74,8 @@ class Updater:
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.wide = torch.float32 if accelerator.device.type == "mps" else torch.float64
 
-    def gradients(self, batches: Iterator[Mapping[str, Any]], parts: int, received: int = 0) -> Gradients:
-        """Sum the gradients of the next ``parts`` batches; the optimiser has not stepped yet."""
+    def gradients(self, batches: Iterator[Mapping[str, Any]], parts: int, signals: SignalWatch) -> Gradients:
+        """Sum the gradients of the next ``parts`` batches, and agree on a stop; the optimiser has not stepped yet."""
         self.optimizer.zero_grad(set_to_none=True)
         ids: list[str] = []
         first = torch.ones((), dtype=self.wide, device=self.accelerator.device)
@@ -97,7 +98,7 @@ class Updater:
             found = torch.stack([value.detach().to(self.wide) for value in found])
             sums = found if part == 0 else sums + found
         stops = torch.zeros(self.accelerator.num_processes, dtype=self.wide, device=self.accelerator.device)
-        stops[self.accelerator.process_index] = received
+        stops[self.accelerator.process_index] = signals.received
         sums, stops = sum_over_processes(torch.cat([sums, stops])).split([len(sums), len(stops)])
         counted = torch.where(sums[1] > 0, sums[1], torch.ones_like(first))
         if self.scaler is not None:
