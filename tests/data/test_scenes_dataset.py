@@ -77,9 +77,6 @@ def test_default_cache_follows_the_environment(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("VLP_CACHE", str(tmp_path))
     load("val", SMALL)
     assert [p.name.split("-")[0] for p in (tmp_path / "scenes").iterdir() if p.is_dir()] == ["val"]
-    monkeypatch.delenv("VLP_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert dataset.default_cache() == tmp_path / "home" / ".cache" / "vlplatform" / "scenes"
 
 
 def test_processes_at_once_get_one_whole_copy(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vlplatform.data import cache_folder
 from vlplatform.data.scenes.scene import Scene, scene
 from vlplatform.data.scenes.world import ScenesSettings
 from vlplatform.errors import UserError, nearest
@@ -49,7 +50,7 @@ def load(split: str, settings: ScenesSettings | None = None, cache: Path | None 
     Args:
         split: ``train``, ``val`` or ``test``.
         settings: The defaults if None.
-        cache: Folder of the cached splits; else ``$VLP_CACHE/scenes``, else ``~/.cache/vlplatform/scenes``.
+        cache: Folder of the cached splits; else ``scenes`` in :func:`vlplatform.data.cache_folder`.
 
     Raises:
         UserError: Unknown split; the cache cannot be written, or is damaged.
@@ -60,7 +61,7 @@ def load(split: str, settings: ScenesSettings | None = None, cache: Path | None 
 
     settings = settings or ScenesSettings()
     seed = split_seed(settings, split)
-    folder = (cache or default_cache()) / _folder_name(split, settings)
+    folder = (cache or cache_folder() / "scenes") / _folder_name(split, settings)
     try:
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -83,12 +84,6 @@ def load(split: str, settings: ScenesSettings | None = None, cache: Path | None 
     if len(data) != getattr(settings, split):
         raise UserError(f"the cached Scenes data in {folder} is incomplete: delete that folder.")
     return data
-
-
-def default_cache() -> Path:
-    """``$VLP_CACHE/scenes``, or ``~/.cache/vlplatform/scenes``."""
-    root = os.environ.get("VLP_CACHE")
-    return (Path(root).expanduser() if root else Path.home() / ".cache" / "vlplatform") / "scenes"
 
 
 class Pictures:
