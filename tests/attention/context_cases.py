@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from vlplatform.attention import build
 
 NAMES = ("nonlocal", "crisscross", "bilateral_nl", "bilateral_cc", "nonlocal_rpe", "crisscross_rpe")
+BILATERAL = ("bilateral_nl", "bilateral_cc")
+CRISS_CROSS = ("crisscross", "bilateral_cc", "crisscross_rpe")
 
 
 def operator(name: str, dim: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64, **settings: Any) -> nn.Module:
