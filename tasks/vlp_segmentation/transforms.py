@@ -52,8 +52,8 @@ class Augmentation:
     fill: tuple[int, int, int] = (124, 116, 104)
 
     def __post_init__(self) -> None:
-        if self.crop and min(self.crop) < 1:
-            raise ValueError(f"crop={list(self.crop)} must be two sizes of at least 1")
+        if self.crop and min(self.crop) < 2:  # torch cannot resize bytes to 1 × 1
+            raise ValueError(f"crop={list(self.crop)} must be two sizes of at least 2")
         if not 0 < self.scale_range[0] <= self.scale_range[1]:
             raise ValueError(f"scale_range={list(self.scale_range)} must be two factors above 0, the smaller first")
         if not 0 < self.max_class_share <= 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,8 @@ class Settings(Reading):
             images/train/ … and masks/train/ …; or else an automatic one.
         classes: Class names in the order of their ids, where there is no classes.txt (one a line, ``name`` or
             ``name r g b``).
-        ignore_index: The id of unlabelled pixels in the masks; 255 always is one.
+        ignore_index: The id of unlabelled pixels in the masks; 255 always is one (so a black-and-white mask of 0
+            and 255 has to be saved with the ids 0 and 1).
         flip_pairs: Pairs of class names that swap in a mirror image.
         parts: Inner face parts → class names merged into each, for face parsing scores.
         val_fraction: Share of the pictures that an automatic split puts into ``val``, chosen by a hash of seed
@@ -84,19 +85,16 @@ def open_data(settings: Settings) -> SegmentationData:
         if not (root / name).is_dir():
             raise UserError(f"{root / name} is missing: data.root must hold images/, masks/ and classes.txt.")
     classes, colours = _classes(root, settings.classes)
-    ids = {name: i for i, name in enumerate(classes)}
-    for key, groups in (("flip_pairs", settings.flip_pairs), ("parts", (settings.parts or {}).values())):
-        for name in (name for group in groups for name in group):
-            if name not in ids:
-                raise UserError(f"data.{key} names '{name}', which is no class: {nearest(name, classes)}.")
+    _check_names("flip_pairs", settings.flip_pairs, classes)
+    _check_names("parts", (settings.parts or {}).values(), classes)
     kind, splits = _splits(root)
-    note = (
-        f"{root} has no train.txt and no images/train/: {settings.val_fraction:.0%} of the pictures are taken for "
-        f"validation by a hash of their names (data.seed={settings.seed})"
-    )
-    notes = (note,) if kind == "hash" else ()
-    for line in notes:
-        _log.warning(line)
+    notes: tuple[str, ...] = ()
+    if kind == "hash":
+        notes = (
+            f"{root} has no train.txt and no images/train/: {settings.val_fraction:.0%} of the pictures are taken "
+            f"for validation by a hash of their names (data.seed={settings.seed})",
+        )
+        _log.warning(notes[0])
     return SegmentationData(
         name="folder",
         classes=classes,
@@ -104,7 +102,7 @@ def open_data(settings: Settings) -> SegmentationData:
         source=partial(_source, root, settings, kind, plain_ids(len(classes), settings.ignore_index)),
         reading=settings,
         splits=splits,
-        flip_pairs=tuple((ids[left], ids[right]) for left, right in settings.flip_pairs),
+        flip_pairs=tuple((classes.index(left), classes.index(right)) for left, right in settings.flip_pairs),
         parts=settings.parts,
         licence=settings.licence,
         citation=settings.citation,
@@ -140,6 +138,16 @@ def _classes(root: Path, given: tuple[str, ...] | None) -> tuple[tuple[str, ...]
     return tuple(names), tuple(colours)
 
 
+def _check_names(key: str, groups: Iterable[tuple[str, ...]], classes: tuple[str, ...]) -> None:
+    """Every name of the groups is a class, and none stands twice."""
+    names = [name for group in groups for name in group]
+    for name in names:
+        if name not in classes:
+            raise UserError(f"data.{key} names '{name}', which is no class: {nearest(name, classes)}.")
+        if names.count(name) > 1:
+            raise UserError(f"data.{key} names the class '{name}' twice: leave it in one place.")
+
+
 def _splits(root: Path) -> tuple[Literal["lists", "folders", "hash"], tuple[str, ...]]:
     """How the pictures are split, and the names of the splits."""
     if lists := tuple(split for split in _SPLITS if (root / f"{split}.txt").is_file()):
@@ -165,8 +173,16 @@ def _source(root: Path, settings: Settings, kind: str, read_mask: IdMask, split:
                 f"{where} has {len(images)} pictures, of which data.val_fraction={settings.val_fraction} puts none "
                 f"into {split}: change it or data.seed, or write {split}.txt."
             )
-    pairs = [Pair(name, images[name], masks.get(name, root / "masks" / f"{name}.png")) for name in names]
+    pairs = [Pair(name, images[name], masks.get(name) or _expected_mask(root, name)) for name in names]
     return open_pairs(pairs, read_mask, str(where))
+
+
+def _expected_mask(root: Path, name: str) -> Path:
+    """Where the mask that is not there belongs; a JPEG there is refused, for its compression changes ids."""
+    for suffix in (".jpg", ".jpeg"):
+        if (lossy := root / "masks" / f"{name}{suffix}").is_file():
+            raise UserError(f"{lossy} is a JPEG, whose compression changes label ids: save it as PNG from the source.")
+    return root / "masks" / f"{name}.png"
 
 
 def _listed(root: Path, line: str, images: Mapping[str, Path], where: Path) -> str:

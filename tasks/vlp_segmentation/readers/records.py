@@ -116,14 +116,10 @@ class Scaled:
 
     def __init__(self, source: Source, scale: float, cache: bool) -> None:
         self.source = source
+        self.ids = source.ids
         self.scale = scale
         self.cache = cache
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The source's ids."""
-        return self.source.ids
 
     def load(self, index: int) -> tuple[Tensor, Tensor]:
         """Picture (3, H, W) and mask (H, W), scaled; treat both as read-only."""
@@ -131,7 +127,7 @@ class Scaled:
             return self.kept[index]
         image, mask = self.source.load(index)
         if self.scale != 1:
-            size = [max(1, round(side * self.scale)) for side in mask.shape]
+            size = [max(2, round(side * self.scale)) for side in mask.shape]
             image, mask = functional.resize(image, size, antialias=True), resize_mask(mask, size)
         if self.cache:
             self.kept[index] = image, mask
