@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from server import Hub, Repository, cut, reset, status
 from torch import Tensor
 
@@ -25,6 +26,13 @@ THREE = {"config.json", "model.safetensors", "README.md"}
 def token(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HF_TOKEN", "hf_writer")
     return "hf_writer"
+
+
+@pytest.fixture(autouse=True)
+def client_endpoint(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when HF_ENDPOINT is set before the start; older client libraries read addresses in answers by it."""
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from torch import Tensor
 from toy import Toy
 
 import vlplatform
-from vlplatform.hub import export, save_model
+from vlplatform.hub import atomic, export, save_model
 from vlplatform.hub import saving as saving_module
 from vlplatform.hub.atomic import written_aside
 
@@ -254,3 +257,30 @@ def test_weights_must_fit_exactly(saved: Path, refused: Refused):
     assert "and 4 more" in refused(vlplatform.load, saved)
     exchange_weights(saved, tensors)
     vlplatform.load(saved)
+
+
+def test_killed_while_saving_there_is_always_a_whole_folder(tmp_path: Path):
+    program = (
+        "import runpy, sys, itertools, pathlib\n"
+        "written_aside = runpy.run_path(sys.argv[1])['written_aside']\n"
+        "for i in itertools.count():\n"
+        "    with written_aside(pathlib.Path(sys.argv[2])) as aside:\n"
+        "        for name in 'abc':\n"
+        "            (aside / name).write_text(str(i) * 5000)\n"
+        "    print(i, flush=True)\n"
+    )
+    folder = tmp_path / "it"
+    for pause in range(12):
+        with subprocess.Popen(
+            [sys.executable, "-c", program, atomic.__file__, str(folder)], stdout=subprocess.PIPE
+        ) as saver:
+            assert saver.stdout is not None
+            saver.stdout.readline()
+            threading.Event().wait(pause * 0.0017)
+            saver.kill()
+        texts = {path.name: path.read_text() for path in folder.iterdir()}
+        assert sorted(texts) == ["a", "b", "c"]
+        assert len(set(texts.values())) == 1
+    with written_aside(folder):
+        pass
+    assert [p.name for p in tmp_path.iterdir() if "it" in p.name] == ["it"]  # no leftovers of the killed
