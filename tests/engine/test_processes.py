@@ -34,6 +34,7 @@ def launch(folder: Path, changes: dict[str, Any], kind: str = "plain", pause: fl
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -46,6 +47,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path) -> None:
     fit(ToyTask(), tmp_path / "one", settings(**CHANGES))
     _, error = process.communicate(timeout=90)
     assert process.returncode == 0, error
+    assert json.loads((tmp_path / "two/environment.json").read_text())["device"]["processes"] == 2
     one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
     assert len(one) == len(two)
     for a, b in zip(one, two):
@@ -63,7 +65,7 @@ def test_a_signal_stops_both_and_one_process_continues(tmp_path: Path) -> None:
     while not (tmp_path / "two/timings.jsonl").exists() and process.poll() is None:
         time.sleep(0.05)
     time.sleep(0.3)
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)
     said, error = process.communicate(timeout=90)
     assert "Stopped by SIGTERM after update" in said, error
     assert "each process's own share of the batch" in said

@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vlplatform import registry, settings
+from vlplatform.cli import compose
+from vlplatform.engine import TrainerSettings
 from vlplatform.engine.report import charts, write_report
 from vlplatform.engine.report.charts import Series, line_chart, smoothed
 from vlplatform.engine.report.curves import curves
 from vlplatform.engine.report.read import Run, read_run
+from vlplatform.engine.report.sections import command
 from vlplatform.errors import UserError
 from vlplatform.task import Exhibit
 
@@ -230,12 +234,28 @@ def test_every_kind_of_split_is_found() -> None:
 
 def test_the_command_spells_out_every_setting(tmp_path: Path) -> None:
     text, _ = read(write_report(write_run(tmp_path / "run"), [], []))
-    command = html.unescape(re.findall(r'<pre class="command".*?<code>(.*?)</code>', text, re.S)[0])
-    words = shlex.split(command)
+    told = html.unescape(re.findall(r'<pre class="command".*?<code>(.*?)</code>', text, re.S)[0])
+    words = shlex.split(told)
     assert words[:3] == ["accelerate", "launch", "run.py"]
     assert words[3:7] == ["task=segmentation", "attn=local_bilateral", "model=unet", "data=scenes"]
     assert {"attn.window=3", "data.size=[96, 128]", "trainer.clip_norm=null", "seed=3"} <= set(words)
     assert not any(word.startswith(("name=", "out=", "trainer.stages", "task.name")) for word in words)
+
+
+def test_the_command_composes_back_to_the_settings_it_was_made_of() -> None:
+    def resolve(overrides: list[str]) -> dict[str, Any]:
+        resolved = compose.compose(overrides)
+        sections = {group: resolved[group] for group in compose.GROUPS}
+        trainer = settings.parse(TrainerSettings, sections["trainer"], "trainer")
+        task = registry.task("segmentation").build(sections)
+        return json.loads(json.dumps({**resolved, **task.sections, "trainer": settings.as_dict(trainer)}))
+
+    given = resolve(
+        ["attn=crisscross", "trainer=smoke", "trainer.clip_norm=1", "trainer.milestones=[3,4]", "data.train=64"]
+    )
+    text = command(Run("run", settings=given))
+    words = shlex.split(html.unescape(re.findall("<code>(.*)</code>", text)[0]))
+    assert resolve(words[3:]) == given
 
 
 def test_a_long_run_with_photographs_stays_small(tmp_path: Path) -> None:
@@ -266,8 +286,8 @@ def test_charts_of_any_values_stay_within_their_frame(values: list[float], scale
     chart = line_chart("a & b", [Series("loss", range(len(values)), values)], scale=scale)
     Page(chart)
     assert "nan" not in chart.lower()
-    for command in re.findall(r'class="line[^"]*" d="([^"]*)"', chart):
-        points = [[float(n) for n in point.split()] for point in re.split("[ML]", command)[1:]]
+    for drawn in re.findall(r'class="line[^"]*" d="([^"]*)"', chart):
+        points = [[float(n) for n in point.split()] for point in re.split("[ML]", drawn)[1:]]
         assert len(points) <= 4 * charts.COLUMNS + 1
         assert all(charts.LEFT - 0.1 <= x <= charts.WIDTH - charts.RIGHT + 0.1 for x, _ in points)
         assert all(charts.TOP - 0.1 <= y <= charts.HEIGHT - charts.BOTTOM + 0.1 for _, y in points)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from accelerate.utils import send_to_device
 from torch import nn
 
 from vlplatform.data.loader import evaluation_batches
-from vlplatform.engine.processes import gather, on_main
+from vlplatform.engine.processes import gather, on_main, this_device
 from vlplatform.engine.settings import Precision
 from vlplatform.errors import UserError
 from vlplatform.task import Score, Task
@@ -36,12 +35,11 @@ def evaluate(
     Raises:
         UserError: The split is empty or has a bad record.
     """
-    state = PartialState()
-    device = state.device or torch.device("cpu")
+    device, rank, world = this_device()
     records = task.records(split)
     if not len(records):
         raise UserError(f"The split {split} of {task.name} holds no records: check the data set's folder.")
-    mine = range(state.process_index, len(records), state.num_processes)
+    mine = range(rank, len(records), world)
     predictions: list[tuple[int, dict[str, Any]]] = []
     model.to(device)
     training = model.training

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from safetensors.torch import load_model
@@ -33,8 +33,9 @@ from vlplatform.engine.environment import environment
 from vlplatform.engine.evaluation import evaluate
 from vlplatform.engine.files import json_bytes, space_needed, write_whole
 from vlplatform.engine.interrupt import Interrupted, SignalWatch
+from vlplatform.engine.launch import start_missing_processes
 from vlplatform.engine.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
-from vlplatform.engine.processes import gather, on_main, share_buffers
+from vlplatform.engine.processes import gather, on_cpu, on_main, share_buffers, this_device
 from vlplatform.engine.progress import Display, Meter, peak_memory
 from vlplatform.engine.randomness import (
     deterministic_algorithms,
@@ -120,6 +121,7 @@ def train(
         Interrupted: SIGINT or SIGTERM came; the state is saved.
     """
     trainer.check_stages(task.stages)
+    start_missing_processes()
     accelerator = _accelerator(trainer)
     with (
         deterministic_algorithms(trainer.deterministic),
@@ -507,10 +509,9 @@ def _accelerator(settings: TrainerSettings) -> Accelerator:
     AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
     mixed = {"fp32": "no"}.get(settings.precision, settings.precision)
     ddp = DistributedDataParallelKwargs(find_unused_parameters=settings.find_unused_parameters)
-    device = PartialState().device
-    if settings.precision == "fp16" and (device is None or device.type != "cuda"):
+    if settings.precision == "fp16" and this_device()[0].type != "cuda":
         raise UserError("trainer.precision=fp16 needs a CUDA device: choose bf16 or fp32.")
     try:
-        return Accelerator(mixed_precision=mixed, kwargs_handlers=[ddp])
+        return Accelerator(cpu=on_cpu(), mixed_precision=mixed, kwargs_handlers=[ddp])
     except (ValueError, ImportError) as error:
         raise UserError(f"trainer.precision={settings.precision} is impossible here ({error}): choose fp32.") from error

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
 from torch import Tensor, nn
 
 T = TypeVar("T")
+
+
+def on_cpu() -> bool:
+    """Whether Accelerate is to be told ``cpu=True``: as its launcher was, or for ``torchrun`` without a GPU.
+
+    In the second case Accelerate would otherwise let every process train alone.
+    """
+    if parse_flag_from_env("ACCELERATE_USE_CPU"):
+        return True
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available()
+
+
+def this_device() -> tuple[torch.device, int, int]:
+    """The device of this process, its rank, and the number of processes; joins the others at the first call."""
+    state = PartialState(cpu=on_cpu())
+    return state.device or torch.device("cpu"), state.process_index, state.num_processes
 
 
 def _alone() -> bool:
