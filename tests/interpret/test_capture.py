@@ -168,7 +168,7 @@ def test_rows_show_the_last_operator_unless_named(x: Tensor) -> None:
     rows = attention_rows(model, image.clone(), [(0.1, 0.2), (0.9, 0.5)], id="cat")
     assert [r.id for r in rows] == ["cat", "cat"]
     assert all(list(r.images) == ["query", "content", "position"] for r in rows)
-    assert all(p.shape == (40, 56, 3) for r in rows for p in r.images.values())
+    assert all(p.shape == (6 * 40, 6 * 56, 3) for r in rows for p in r.images.values())
     assert rows[0].text.startswith("blocks.2")
     assert "10%" in rows[0].text
     both = attention_rows(model, image, [(0.1, 0.2)], names=["blocks.0", "blocks.2"])

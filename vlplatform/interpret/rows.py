@@ -17,9 +17,12 @@ CAPTION = (
     "content and position are shown apart, each is what that half alone would attend to; the model uses their "
     "combination. A map says where this one layer reads, not why the model decides as it does: every pixel of a "
     "deep feature map has already seen much of the image, layers that follow may undo what was read, and different "
-    "maps can lead to the same prediction. Brightness cannot be compared between maps."
+    "maps can lead to the same prediction. Brightness cannot be compared between maps: one that is bright all over "
+    "attends to everything alike."
 )
 """What such a map is and is not; to be shown beside it."""
+SMALLEST = 256
+"""Images whose shorter side is well below this are enlarged by a whole number, so that smooth maps look smooth."""
 
 
 def attention_rows(
@@ -54,6 +57,8 @@ def attention_rows(
     with evaluating(model), capture(model) as captured:
         model(image[None] if parameter is None else image[None].to(parameter.device))
     picture = (image.detach().cpu().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+    times = max(1, round(SMALLEST / min(picture.shape[:2])))
+    picture = picture.repeat(times, axis=0).repeat(times, axis=1)
     rows = []
     for name in captured.names()[-1:] if names is None else names:
         for row, col in points:
