@@ -12,7 +12,7 @@ from vlplatform import hub
 from vlplatform.cli import compose
 from vlplatform.errors import UserError
 
-SOURCE_HELP = "a run's folder, a model folder, a checkpoint folder, or a hub id (org/name, org/name@revision)"
+SOURCE_HELP = "a run's folder, a model folder, or a hub id (org/name, org/name@revision)"
 
 
 def load(source: str, device: str) -> tuple[nn.Module, dict[str, Any]]:

@@ -7,6 +7,7 @@ the same (``trainer.clip_norm=1``): whether it exists is for the typed settings 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +132,7 @@ def _prepare(override: str) -> str:
 
 
 def _quote(value: str) -> str:
-    """A value that Hydra's grammar would stumble over (a path with blanks, brackets, = or :) in quotes."""
-    if not value or value[0] in "[{'\"" or not any(c in value for c in " ()=:,;~@?|&%"):
+    """A value that Hydra's grammar would stumble over (a path with blanks, brackets, = or letters like ü) in quotes."""
+    if value[:1] in ("[", "{", "'", '"') or re.fullmatch(r"[\w./+-]*", value, re.ASCII):
         return value
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return "'" + value.replace("'", "\\'") + "'"
