@@ -37,14 +37,13 @@ def write_report(folder: Path, exhibits: Sequence[Exhibit], attention: Sequence[
     if not folder.is_dir():
         raise UserError(f"there is no run folder {folder}: give the folder that a training wrote.")
     run = read_run(folder)
-    side = pictures.fitting_side([*exhibits, *attention])
+    uris = pictures.fitted([*exhibits, *attention])
+    samples, attended = pictures.figures(exhibits, uris), pictures.figures(attention, uris[len(exhibits) :])
     parts = {
         "Scores": sections.scores(run, exhibits),
         "Curves": curves(run),
-        "Samples": pictures.legend(exhibits) + pictures.figures(exhibits, side) if exhibits else "",
-        "Attention": f'<p class="honest">{escape(CAPTION)}</p>{SCALE}{pictures.figures(attention, side)}'
-        if attention
-        else "",
+        "Samples": pictures.legend(exhibits) + samples,
+        "Attention": attended and f'<p class="honest">{escape(CAPTION)}</p>{SCALE}{attended}',
         "Settings": sections.settings(run),
         "Environment": sections.environment(run),
         "Reproduce": sections.command(run),

@@ -18,26 +18,22 @@ BUDGET = 2_000_000
 SIDES = (640, 480, 360, 240, 160, 96)
 """Longest sides to try, until the pictures fit into the budget."""
 LOSSLESS = 40_000
-"""A picture whose PNG is larger than this is kept as JPEG: photographs, not label maps."""
+"""A picture of more pixels than this is a JPEG unless it has few colours: photographs, not label maps."""
 
 
-def figures(exhibits: Sequence[Exhibit], side: int) -> str:
-    """One ``<figure>`` per exhibit, its pictures side by side, none longer than ``side``."""
-    return "".join(_figure(exhibit, side) for exhibit in exhibits)
+def fitted(exhibits: Sequence[Exhibit]) -> list[list[str]]:
+    """Per exhibit its pictures as data URIs, at the largest of ``SIDES`` at which all stay within ``BUDGET``."""
+    uris: list[list[str]] = []
+    for side in SIDES:
+        uris = [[_data_uri(np.asarray(p), side) for p in exhibit.images.values()] for exhibit in exhibits]
+        if sum(len(uri) for row in uris for uri in row) <= BUDGET:
+            break
+    return uris
 
 
-def fitting_side(exhibits: Sequence[Exhibit]) -> int:
-    """The largest of ``SIDES`` at which all pictures together stay within ``BUDGET``."""
-    pictures = [np.asarray(picture) for exhibit in exhibits for picture in exhibit.images.values()]
-    for side in SIDES[:-1]:
-        total = 0
-        for picture in pictures:
-            total += len(_data_uri(picture, side))
-            if total > BUDGET:
-                break
-        else:
-            return side
-    return SIDES[-1]
+def figures(exhibits: Sequence[Exhibit], uris: Sequence[Sequence[str]]) -> str:
+    """One ``<figure>`` per exhibit, its pictures (from :func:`fitted`) side by side."""
+    return "".join(_figure(exhibit, row) for exhibit, row in zip(exhibits, uris))
 
 
 def legend(exhibits: Sequence[Exhibit]) -> str:
@@ -53,15 +49,14 @@ def swatch(colour: Sequence[int]) -> str:
     return f'<span class="swatch" style="background:rgb({red},{green},{blue})"></span>'
 
 
-def _figure(exhibit: Exhibit, side: int) -> str:
+def _figure(exhibit: Exhibit, uris: Sequence[str]) -> str:
     cells = []
-    for caption, picture in exhibit.images.items():
-        array = np.asarray(picture)
-        height, width = array.shape[:2]
+    for (caption, picture), uri in zip(exhibit.images.items(), uris):
+        height, width = np.asarray(picture).shape[:2]
         tiny = ' class="tiny"' if max(height, width) < 200 else ""
         alt = f"{caption}: {exhibit.id}. {exhibit.text}" if exhibit.text else f"{caption}: {exhibit.id}"
         cells.append(
-            f'<div><img{tiny} src="{_data_uri(array, side)}" width="{width}" height="{height}" '
+            f'<div><img{tiny} src="{uri}" width="{width}" height="{height}" '
             f'alt="{escape(alt)}" loading="lazy"><span>{escape(caption)}</span></div>'
         )
     text = f" {escape(exhibit.text)}" if exhibit.text else ""
@@ -73,18 +68,14 @@ def _figure(exhibit: Exhibit, side: int) -> str:
 
 def _data_uri(picture: np.ndarray[Any, Any], side: int) -> str:
     image = Image.fromarray(np.ascontiguousarray(picture, dtype=np.uint8)).convert("RGB")
+    few = image.getcolors(64) is not None  # a label map: sharp, and no colours between its own
     if max(image.size) > side:
-        few = image.getcolors(64) is not None  # a label map: no new colours between its own
         scale = side / max(image.size)
         size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
         image = image.resize(size, Image.Resampling.NEAREST if few else Image.Resampling.LANCZOS)
-    kind, data = "png", _encoded(image, "PNG", optimize=True)
-    if len(data) > LOSSLESS:
-        kind, data = "jpeg", _encoded(image, "JPEG", quality=86, subsampling=0)
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def _encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
+    if few or image.width * image.height <= LOSSLESS:
+        image.save(buffer, kind := "png")
+    else:
+        image.save(buffer, kind := "jpeg", quality=86, subsampling=0)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
