@@ -2,49 +2,56 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-from toy_task import ToyTask, fit, same_run, settings
+from toy_task import ToyTask, children, fit, same_run, settings
 
-CHANGES = {"steps": 30, "ema": 0.9, "eval_every": 7, "save_every": 2}
+CHANGES = {"steps": 40, "ema": 0.9, "eval_every": 7, "save_every": 2}
 BALLAST = 1_000_000  # 4 MB per model file: a good part of the run is spent in saves
+KILLS = 6
 
 
 def test_killed_anywhere(tmp_path: Path) -> None:
-    fit(ToyTask("dropout", ballast=BALLAST), tmp_path / "whole", settings(**CHANGES))
-    variables = {
-        "TOY_KIND": "dropout",
-        "TOY_SETTINGS": repr(CHANGES),
-        "TOY_FOLDER": str(tmp_path / "cut"),
-        "TOY_BALLAST": str(BALLAST),
-        "TOY_PAUSE": "0.02",
-    }
-    chance, kills, inside = random.Random(0), 0, 0
-    while True:
-        process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("toy_task.py")], env=os.environ | variables
-        )
-        before = count(tmp_path / "cut")
-        while process.poll() is None and count(tmp_path / "cut") == before:
-            time.sleep(0.002)  # start-up is no random moment worth waiting for
-        if kills == 6:
-            assert process.wait() == 0
-            break
-        time.sleep(chance.uniform(0, 0.12))
+    cut = tmp_path / "cut"
+    arguments = {"folder": str(cut), "changes": CHANGES, "kind": "dropout", "ballast": BALLAST, "pause": 0.02}
+    chance, inside, context = random.Random(0), 0, children()
+    for kill in range(KILLS):
+        process = context.Process(target=run, args=(arguments,))
+        before = progress(cut)
+        process.start()
+        while process.is_alive() and progress(cut) == before:
+            time.sleep(0.002)  # start-up is no moment worth waiting for
+        time.sleep(chance.uniform(0, 0.15))
+        while kill % 2 and process.is_alive() and not saving(cut):
+            time.sleep(0.001)
         process.kill()
-        process.wait()
-        kills += 1
-        inside += bool(list((tmp_path / "cut/checkpoints").glob(".tmp*")))
-    same_run(tmp_path / "whole", tmp_path / "cut")
-    assert not list((tmp_path / "cut/checkpoints").glob(".tmp*"))
+        process.join()
+        inside += saving(cut)
+    assert not (cut / "metrics.json").exists(), "the run ended before it was killed often enough"
+    process = context.Process(target=run, args=(arguments,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert inside, "no kill fell into a save"
+    fit(ToyTask("dropout", ballast=BALLAST), tmp_path / "whole", settings(**CHANGES))
+    same_run(tmp_path / "whole", cut)
+    assert not list((cut / "checkpoints").glob(".tmp*"))
 
 
-def count(folder: Path) -> int:
+def run(arguments: dict[str, object]) -> None:
+    from toy_task import run_alone
+
+    run_alone(**arguments)  # type: ignore[arg-type]
+
+
+def saving(folder: Path) -> bool:
+    """Whether a checkpoint is being written, or was when its writer died."""
+    return any((folder / "checkpoints").glob(".tmp*"))
+
+
+def progress(folder: Path) -> int:
     """A number that changes when the run in ``folder`` gets on."""
     path = folder / "timings.jsonl"
     return path.stat().st_mtime_ns if path.exists() else 0

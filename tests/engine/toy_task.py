@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vlplatform.engine import TrainerSettings, train
+from vlplatform.engine import Interrupted, TrainerSettings, train
 from vlplatform.errors import UserError
 from vlplatform.settings import as_dict
 from vlplatform.task import Exhibit, Loss, Score
@@ -152,19 +156,32 @@ def same_run(a: Path, b: Path) -> None:
         assert (a / "checkpoints" / last / name).read_bytes() == (b / "checkpoints" / last / name).read_bytes(), name
 
 
-def main() -> None:
-    """One run, as settings in the environment say: for tests that kill it or launch it on two processes."""
-    from vlplatform.engine import Interrupted
+def run_alone(folder: str, changes: dict[str, Any], kind: str = "plain", ballast: int = 0, pause: float = 0.0) -> None:
+    """A whole process's work: one run, continued if there is something to continue; its words go to ``said.txt``."""
+    torch.set_num_threads(1)
+    Path(folder).mkdir(exist_ok=True)
+    with Path(folder, f"said-{os.environ.get('RANK', '0')}.txt").open("a") as said, redirect_stdout(said):
+        try:
+            fit(ToyTask(kind, ballast=ballast, pause=pause), Path(folder), settings(**changes), resume="auto")
+        except Interrupted as stop:
+            print(stop)
+            raise SystemExit(stop.exit_code) from None
 
-    kind = os.environ.get("TOY_KIND", "plain")
-    changes = eval(os.environ.get("TOY_SETTINGS", "{}"), {})
-    task = ToyTask(kind, ballast=int(os.environ.get("TOY_BALLAST", "0")), pause=float(os.environ.get("TOY_PAUSE", "0")))
-    try:
-        fit(task, Path(os.environ["TOY_FOLDER"]), settings(**changes), resume="auto")
-    except Interrupted as stop:
-        print(stop)
-        raise SystemExit(stop.exit_code) from None
+
+def run_as_rank(rank: int, world: dict[str, str], arguments: dict[str, Any]) -> None:
+    """The same as one of several processes."""
+    os.environ.update(world, RANK=str(rank), LOCAL_RANK=str(rank), ACCELERATE_USE_CPU="true")
+    run_alone(**arguments)
+
+
+def children() -> Any:
+    """A multiprocessing context whose processes begin with everything imported, and nothing run."""
+    context = multiprocessing.get_context("forkserver")
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    context.set_forkserver_preload(["toy_task", "vlplatform.engine.loop", "vlplatform.engine.report"])
+    return context
 
 
 if __name__ == "__main__":
-    main()
+    run_alone(**json.loads(sys.argv[1]))
