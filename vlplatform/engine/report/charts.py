@@ -178,7 +178,7 @@ def _line(s: Series, colour: str, x_axis: _Axis, y_axis: _Axis) -> str:
         open_ = True
     css = f"{colour}{' faint' * s.faint}"
     path = f'<path class="line {css}" d="{"".join(commands)}"/>'
-    return path + (f'<path class="dots {css}" d="{"".join(dots)}"/>' if len(dots) <= 30 else "")
+    return path + (f'<path class="dots {css}" d="{"".join(dots)}"/>' if len(dots) <= 30 and not s.faint else "")
 
 
 def _decimated(s: Series) -> list[tuple[float, float]]:

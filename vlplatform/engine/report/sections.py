@@ -20,7 +20,7 @@ SCENES = (
     "scores on it are never comparable to published results, nor to scores on any real data."
 )
 UNFINISHED = "This run has no final scores yet: what is shown is its last evaluation."
-NAMES = {"miou": "mIoU", "iou": "IoU", "f1": "F1", "lr": "learning rate"}
+NAMES = {"miou": "mIoU", "iou": "IoU", "f1": "F1", "mean_f1": "mean F1", "lr": "learning rate"}
 
 
 def header(run: Run) -> str:
@@ -143,8 +143,9 @@ def _within(values: Mapping[str, Any]) -> bool:
 def _cell(value: Any, bar: bool) -> str:
     if not is_number(value) or value != value:
         return '<td title="not defined">–</td>'
-    drawn = f'<span class="bar"><span style="width:{value:.1%}"></span></span>' if bar else ""
-    return f"<td>{drawn}{number(value)}</td>"
+    if not bar:
+        return f"<td>{number(value)}</td>"
+    return f'<td><span class="bar"><span style="width:{value:.1%}"></span></span>{value:.4f}</td>'
 
 
 def _folded(name: str, values: Mapping[str, Any]) -> str:
