@@ -99,7 +99,7 @@ def test_moving_average_follows_and_is_exported(tmp_path: Path) -> None:
 
 def test_mean_of_checkpoints(tmp_path: Path) -> None:
     end = fit(ToyTask(scores=[9.0, 8.0, 7.0, 1.0]), tmp_path / "a", settings(average=3, keep=3))
-    assert end["averaged"] == 3
+    assert end["model"] == "average"
     assert end["values"]["error"] == 1.0
     best = load_file(tmp_path / "a/best/model.safetensors")
     states = [weights(tmp_path / "a", step) for step in (6, 9, 12)]

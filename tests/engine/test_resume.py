@@ -49,6 +49,9 @@ def test_interrupted_runs_end_as_whole_ones(variant: str, tmp_path: Path) -> Non
         assert stopped.value.exit_code == 143
     fit(ToyTask(kind), tmp_path / "cut", settings(**changes), resume="auto")
     same_run(tmp_path / "whole", tmp_path / "cut")
+    (tmp_path / "cut/metrics.json").unlink()  # as if killed after the last update, before the end
+    fit(ToyTask(kind), tmp_path / "cut", settings(**changes), resume="auto")
+    same_run(tmp_path / "whole", tmp_path / "cut")
 
 
 def newest_state(folder: Path) -> Path | None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs
 from safetensors.torch import load_model
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from vlplatform import hub
 from vlplatform.data.loader import train_batches
-from vlplatform.data.sampler import StreamSampler, advance, mix
+from vlplatform.data.sampler import StreamSampler, mix
 from vlplatform.engine import schedule
 from vlplatform.engine.checkpoint import (
     Checkpoint,
@@ -28,15 +25,18 @@ from vlplatform.engine.checkpoint import (
     regular_checkpoints,
     save_checkpoint,
 )
+from vlplatform.engine.devices import accelerator_for, placed
 from vlplatform.engine.ema import MovingAverage, mean_of_states
 from vlplatform.engine.environment import environment
 from vlplatform.engine.evaluation import evaluate
 from vlplatform.engine.files import json_bytes, space_needed, write_whole
 from vlplatform.engine.interrupt import Interrupted, SignalWatch
+from vlplatform.engine.journal import Journal
 from vlplatform.engine.launch import start_missing_processes
 from vlplatform.engine.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
-from vlplatform.engine.processes import gather, on_cpu, on_main, share_buffers, this_device
-from vlplatform.engine.progress import Display, Meter, peak_memory
+from vlplatform.engine.place import Place
+from vlplatform.engine.processes import gather, on_main, share_buffers
+from vlplatform.engine.progress import Display
 from vlplatform.engine.randomness import (
     deterministic_algorithms,
     random_states,
@@ -45,7 +45,7 @@ from vlplatform.engine.randomness import (
 )
 from vlplatform.engine.run_folder import BEST, CHECKPOINTS, open_run
 from vlplatform.engine.settings import TrainerSettings
-from vlplatform.engine.trackers import JsonLines, Tracker, build_trackers, plain
+from vlplatform.engine.trackers import plain
 from vlplatform.engine.update import Gradients, Objective, Updater
 from vlplatform.errors import UserError
 from vlplatform.hub.export import WEIGHTS
@@ -59,35 +59,6 @@ NAMED_IDS = 32
 
 class Diverged(UserError):
     """The loss or its gradient is not finite; nothing was spoilt, as the optimiser did not step."""
-
-
-@dataclass
-class Place:
-    """Where a run stands: all that a checkpoint knows besides tensors.
-
-    Attributes:
-        step: Updates done in all stages.
-        stage: Number of the current stage.
-        stage_step: Updates done in it.
-        epoch: Passes over the training records.
-        position: Samples taken of the current pass.
-        samples: Samples seen in all.
-        best: Best score so far, the higher the better; None before the first.
-        best_step: After which update it was reached.
-        scores: The scores then: ``values`` and ``per_class``.
-        waits: Evaluations since then, in this stage.
-    """
-
-    step: int = 0
-    stage: int = 0
-    stage_step: int = 0
-    epoch: int = 0
-    position: int = 0
-    samples: int = 0
-    best: float | None = None
-    best_step: int | None = None
-    scores: dict[str, Any] = field(default_factory=dict)
-    waits: int = 0
 
 
 def train(
@@ -122,7 +93,7 @@ def train(
     """
     trainer.check_stages(task.stages)
     start_missing_processes()
-    accelerator = _accelerator(trainer)
+    accelerator = accelerator_for(trainer)
     with (
         deterministic_algorithms(trainer.deterministic),
         SignalWatch() as signals,
@@ -134,11 +105,11 @@ def train(
         if opening.finished is not None:
             return opening.finished
         stored = load_checkpoint(opening.checkpoint) if opening.checkpoint else None
-        training = _Training(task, trainer, folder, resolved, seed, stored, accelerator, signals, display)
+        journal = Journal(display, accelerator.device)
         try:
-            return training.run()
+            return _Training(task, trainer, folder, resolved, seed, stored, accelerator, signals, journal).run()
         finally:
-            training.close()
+            journal.close()
 
 
 class _Training:
@@ -154,22 +125,16 @@ class _Training:
         stored: Checkpoint | None,
         accelerator: Accelerator,
         signals: SignalWatch,
-        display: Display,
+        journal: Journal,
     ) -> None:
         self.task, self.settings, self.folder, self.resolved, self.seed = task, settings, folder, resolved, seed
-        self.accelerator, self.signals, self.display = accelerator, signals, display
+        self.accelerator, self.signals, self.journal, self.say = accelerator, signals, journal, journal.display.say
         self.stored = stored
         self.place = Place(**stored.state["place"]) if stored else Place()
         self.saved_step = self.place.step if stored else -1
-        self.meter = Meter()
 
         seed_all(seed)
-        self.model = task.build_model(pretrained=stored is None)
-        if settings.sync_batchnorm:
-            self.model = self._with_shared_batch_norms(self.model)
-        self.model.to(accelerator.device)
-        if settings.channels_last:
-            self.model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self.model = placed(task.build_model(pretrained=stored is None), settings, accelerator, self.say)
         if stored:
             self.model.load_state_dict(stored.tensors["model"])
         self.average = MovingAverage(self.model, settings.ema) if settings.ema else None
@@ -179,14 +144,10 @@ class _Training:
             self.model.compile()
         self.objective = accelerator.prepare_model(Objective(task, self.model))
 
-        self.lines: JsonLines | None = None
-        self.timings: JsonLines | None = None
-        self.trackers: list[Tracker] = []
         if accelerator.is_main_process:
             facts = environment(accelerator.device, accelerator.num_processes)
             write_whole(folder / "environment.json", json_bytes(facts))
-            self.trackers = build_trackers(settings.trackers, folder, self.place.step, resolved)
-            self.lines, self.timings = JsonLines(folder / "metrics.jsonl"), JsonLines(folder / "timings.jsonl")
+            journal.open(folder, settings, resolved, self.place.step)
 
     # ------------------------------------------------------------------------------------------------ the course
 
@@ -197,21 +158,19 @@ class _Training:
         stages = self.task.stages
         total = sum(self.settings.for_stage(stage).steps for stage in stages)
         self._introduce(total)
-        self.display.start(total, self.place.step)
+        self.journal.display.start(total, self.place.step)
         while True:
             self._run_stage(stages[self.place.stage])
             if self.place.stage + 1 == len(stages):
                 return self._finish()
-            self.place.stage += 1
-            self.place.epoch += 1
-            self.place.stage_step = self.place.position = self.place.waits = 0
+            self.place.next_stage()
 
     def _run_stage(self, stage: str) -> None:
         """The updates of one stage that are left, with an optimiser and a schedule of its own."""
         s, place = self.settings.for_stage(stage), self.place
         self.task.enter(stage)
         optimizer = build_optimizer(self.task.parameter_groups(self.model, s.learning_rate, s.weight_decay), s)
-        rates = [group["lr"] for group in optimizer.param_groups]
+        bases = [group["lr"] for group in optimizer.param_groups]
         updater = Updater(
             self.accelerator,
             self.objective,
@@ -224,21 +183,21 @@ class _Training:
         self.model.train()
         while place.stage_step < s.steps and not (s.early_stop and place.waits >= s.early_stop):
             factor = schedule.factor(s, place.stage_step)
-            for group, rate in zip(optimizer.param_groups, rates):
-                group["lr"] = rate * factor
+            for group, base in zip(optimizer.param_groups, bases):
+                group["lr"] = base * factor
+            rate = s.learning_rate * factor
             found = updater.gradients(batches, s.accumulate, self.signals)
             if updater.diverged(found):
-                raise self._divergence(found, s.learning_rate * factor)
+                raise self._divergence(found, rate)
             updater.step(found)
-            place.step += 1
-            place.stage_step += 1
-            place.samples += s.batch_size * s.accumulate
-            place.epoch, place.position = advance(place.epoch, place.position, s.batch_size * s.accumulate, size)
+            place.update_done(s.batch_size * s.accumulate, size)
             if self.average:
                 self.average.update(self.model, place.step)
 
             last = place.stage_step == s.steps
-            self._log(found, s, size, s.learning_rate * factor, due=last or place.stage_step % s.log_every == 0)
+            self.journal.update(place.step, found, rate, s.batch_size * s.accumulate)
+            if last or place.stage_step % s.log_every == 0:
+                self.journal.numbers(place.step, self._numbers(found, size, rate))
             if s.eval_every and (last or place.stage_step % s.eval_every == 0):
                 self._evaluate(s)
             if last or found.stop or place.stage_step % s.save_every == 0:
@@ -256,7 +215,7 @@ class _Training:
 
     def _finish(self) -> dict[str, Any]:
         """Average if asked for, write ``metrics.json`` and the report."""
-        place, best_metric = self.place, self.task.best_metric
+        place = self.place
         if self.settings.average:
             self._evaluate_mean_of_checkpoints()
         if place.best is None:
@@ -265,16 +224,16 @@ class _Training:
             "status": "finished",
             "task": self.task.name,
             "split": "val",
-            "best_metric": best_metric,
+            "best_metric": self.task.best_metric,
             "best_step": place.best_step,
             **(place.scores or {"values": {}, "per_class": {}}),
             "step": place.step,
-            "budget": self._budget(),
+            "budget": place.budget(),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "seed": self.seed,
         }
         metrics = plain(metrics)
-        self.close()
+        self.journal.close()
         on_main(lambda: self._write_end(metrics))
         return metrics
 
@@ -289,13 +248,6 @@ class _Training:
             split = "val" if self.settings.eval_every else "train"
             exhibits = self.task.show(model, split, EXHIBITS)
             write_report(self.folder, exhibits, self.task.attention_exhibits(model, split))
-
-    def close(self) -> None:
-        """Close the files and trackers; more than once does no harm."""
-        for tracker in (self.lines, self.timings, *self.trackers):
-            if tracker is not None:
-                tracker.close()
-        self.lines, self.timings, self.trackers = None, None, []
 
     # ------------------------------------------------------------------------------------------------- the parts
 
@@ -340,7 +292,7 @@ class _Training:
         else:
             seed_all(mix("training", self.seed, rank, self.place.step))
         if stored.state["processes"] != self.accelerator.num_processes:
-            self.display.say(
+            self.say(
                 f"The run had {stored.state['processes']} processes and has {self.accelerator.num_processes} now: "
                 "the order of the data is kept, dropout and the like draw other numbers."
             )
@@ -353,16 +305,14 @@ class _Training:
         """Score the model on ``val``, log it, and export it if it is the best so far."""
         model = self._evaluated()
         share_buffers(model)
-        self._judge(self._score(model, s), model)
-        self.meter = Meter()
+        self._judge("eval", self._score(model, s), model)
 
     def _evaluate_mean_of_checkpoints(self) -> None:
         """Score the mean of the last regular checkpoints, and export it if it is the best."""
         paths = on_main(lambda: regular_checkpoints(self.folder / CHECKPOINTS)[-self.settings.average :])
         mean = mean_of_states(load_checkpoint(path).tensors["model"] for path in paths)
         self.model.load_state_dict(mean)
-        self.display.say(f"Mean of the last {len(paths)} checkpoints:")
-        self._judge(self._score(self.model, self.settings), self.model, averaged=len(paths))
+        self._judge("average", self._score(self.model, self.settings), self.model)
 
     def _score(self, model: nn.Module, s: TrainerSettings) -> Score:
         return evaluate(
@@ -374,24 +324,16 @@ class _Training:
             precision=s.precision,
         )
 
-    def _judge(self, score: Score, model: nn.Module, **more: Any) -> None:
-        """Log a score and keep the model if no earlier one was better."""
-        place, name = self.place, self.task.best_metric.removeprefix("-")
+    def _judge(self, kind: str, score: Score, model: nn.Module) -> None:
+        """Note a score, and keep the model if no earlier one was better."""
+        name = self.task.best_metric.removeprefix("-")
         if name not in score.values:
             raise KeyError(f"task {self.task.name} gives no score {name!r}, its best_metric")
-        value = score.values[name] * (-1 if self.task.best_metric.startswith("-") else 1)
-        better = not math.isnan(value) and (place.best is None or value > place.best)
-        place.waits = 0 if better else place.waits + 1
+        better = self.place.scored(score.values[name] * (-1 if self.task.best_metric.startswith("-") else 1))
         if better:
-            place.best, place.best_step = value, place.step
-            place.scores = plain({"values": score.values, "per_class": score.per_class, **more})
+            self.place.scores = plain({"values": score.values, "per_class": score.per_class, "model": kind})
             self._export(model, score.values)
-        if self.lines:
-            self.lines.log("eval", place.step, {"split": "val", "values": score.values, **more})
-        for tracker in self.trackers:
-            tracker.log("val", place.step, score.values)
-        shown = " · ".join(f"{key} {number:.4f}" for key, number in score.values.items())
-        self.display.say(f"update {place.step} · {shown}{' · best' if better else ''}")
+        self.journal.scores(kind, self.place.step, score.values, best=better)
 
     def _export(self, model: nn.Module, scores: Mapping[str, float]) -> None:
         """Write ``best/``, from which the model can be loaded anywhere."""
@@ -402,7 +344,7 @@ class _Training:
             "data": described.get("data", {}),
             "licence": described.get("licence"),
             "citation": described.get("citation", []),
-            "budget": self._budget(),
+            "budget": self.place.budget(),
         }
 
         def save() -> None:
@@ -431,32 +373,19 @@ class _Training:
         }
 
         def write() -> None:
-            for lines in (self.lines, self.timings):
-                if lines:
-                    lines.sync()
+            self.journal.sync()
             save_checkpoint(self.folder / CHECKPOINTS, Checkpoint(tensors, state, self.resolved))
             prune_checkpoints(self.folder / CHECKPOINTS, self.settings.keep)
 
         on_main(write)
         self.saved_step = self.place.step
 
-    def _log(self, found: Gradients, s: TrainerSettings, size: int, rate: float, *, due: bool) -> None:
-        """Show the update, and note it if it is ``due``."""
-        place = self.place
-        self.meter.add(s.batch_size * s.accumulate)
-        self.display.update(place.step, f"loss {found.loss:.4f} · lr {rate:.2e}")
-        if not due:
-            return
-        values: dict[str, Any] = {"epoch": place.epoch + place.position / size, "loss": found.loss, **found.parts}
-        values |= {"lr": rate, "grad_norm": found.norm}
-        if len(self.task.stages) > 1:
-            values["stage"] = self.task.stages[place.stage]
-        timing = {"samples_per_second": self.meter.read(), "memory_mib": peak_memory(self.accelerator.device)}
-        if self.lines and self.timings:
-            self.lines.log("train", place.step, values)
-            self.timings.log("train", place.step, timing)
-        for tracker in self.trackers:
-            tracker.log("train", place.step, {**values, **timing})
+    def _numbers(self, found: Gradients, size: int, rate: float) -> dict[str, Any]:
+        """What ``metrics.jsonl`` says of an update."""
+        place, stages = self.place, self.task.stages
+        values: dict[str, Any] = {"stage": stages[place.stage]} if len(stages) > 1 else {}
+        values |= {"epoch": place.epoch + place.position / size, "loss": found.loss, **found.parts}
+        return values | {"lr": rate, "grad_norm": found.norm}
 
     def _divergence(self, found: Gradients, rate: float) -> Diverged:
         ids = [name for part in gather(found.ids) for name in part]
@@ -471,47 +400,13 @@ class _Training:
             f"last good checkpoint: {saved[-1] if saved else 'none'}."
         )
 
-    def _budget(self) -> dict[str, Any]:
-        place = self.place
-        return {"updates": place.step, "samples": place.samples, "epochs": place.epoch}
-
     def _introduce(self, total: int) -> None:
         """One line that says what runs on what."""
         s, accelerator = self.settings, self.accelerator
         count = sum(p.numel() for p in self.model.parameters())
         processes = f" × {accelerator.num_processes}" if accelerator.num_processes > 1 else ""
         batch = f"{s.batch_size}" + (f" × {s.accumulate}" if s.accumulate > 1 else "")
-        self.display.say(
+        self.say(
             f"{self.task.name} · {type(self.model).__name__} · {count / 1e6:.2f} M parameters · "
             f"{accelerator.device.type}{processes} · {s.precision} · batch {batch} · {total} updates"
         )
-
-    def _with_shared_batch_norms(self, model: nn.Module) -> nn.Module:
-        """The model with batch norms over all processes where the device can; where it cannot, that is said."""
-        normed = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-        if self.accelerator.num_processes == 1 or not normed:
-            return model
-        if self.accelerator.device.type == "cuda":
-            return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        self.display.say(
-            "Batch norms take the statistics of each process's own share of the batch: "
-            f"on {self.accelerator.device.type} they cannot be synchronised."
-        )
-        return model
-
-
-def _accelerator(settings: TrainerSettings) -> Accelerator:
-    """Devices and processes as Accelerate finds them, with this run's precision.
-
-    Raises:
-        UserError: The device cannot compute in this precision.
-    """
-    AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
-    mixed = {"fp32": "no"}.get(settings.precision, settings.precision)
-    ddp = DistributedDataParallelKwargs(find_unused_parameters=settings.find_unused_parameters)
-    if settings.precision == "fp16" and this_device()[0].type != "cuda":
-        raise UserError("trainer.precision=fp16 needs a CUDA device: choose bf16 or fp32.")
-    try:
-        return Accelerator(cpu=on_cpu(), mixed_precision=mixed, kwargs_handlers=[ddp])
-    except (ValueError, ImportError) as error:
-        raise UserError(f"trainer.precision={settings.precision} is impossible here ({error}): choose fp32.") from error

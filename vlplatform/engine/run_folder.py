@@ -132,13 +132,17 @@ def _continue(folder: Path, settings: Mapping[str, Any], checkpoint: Path, notes
 
 
 def cut_back(path: Path, step: int) -> None:
-    """Keep the lines up to update ``step`` of a file of JSON lines; a torn last line goes too."""
+    """Keep the lines up to update ``step`` of a file of JSON lines.
+
+    A torn last line goes too, and the mean of checkpoints, which comes after the last checkpoint.
+    """
     if not path.exists():
         return
     kept = []
     for line in path.read_bytes().splitlines(keepends=True):
         try:
-            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+            entry = json.loads(line)
+            if line.endswith(b"\n") and entry["step"] <= step and entry["kind"] != "average":
                 kept.append(line)
         except (ValueError, KeyError, TypeError):
             continue
