@@ -37,7 +37,8 @@ def main() -> int:
     folder = args.keep or Path(tempfile.mkdtemp(prefix="kill-resume-"))
     whole, cut = folder / "whole", folder / "cut"
     began = time.monotonic()
-    _start(args.command, whole).wait()
+    if code := _start(args.command, whole).wait():
+        return code
     seconds = time.monotonic() - began
 
     table = Table(
