@@ -76,6 +76,7 @@ class ToyTask:
         pause: float = 0.0,
     ) -> None:
         self.kind, self.size, self.ballast, self.stages = kind, size, ballast, stages
+        self.sections: dict[str, dict[str, Any]] = {}
         self.poison, self.bad, self.scores, self.pause = poison, bad, list(scores or ()), pause
         self.stage, self.seen, self.on_loss = stages[0], [], lambda: None
 
