@@ -40,10 +40,10 @@ class RelativeLogits(nn.Module):
         self.column = nn.Parameter(torch.randn(2 * max_offset + 1, channels) * channels**-0.5)
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of the row (B, n, H, W, W) and the column (B, n, H, W, H) of a query (B, n, d, H, W)."""
-        height, width = query.shape[-2:]
-        row = torch.einsum("bncyx,xzc->bnyxz", query, self._between(self.row, width))
-        column = torch.einsum("bncyx,yzc->bnyxz", query, self._between(self.column, height))
+        """Logits of the row (B, n, H, W, W) and the column (B, n, H, W, H) of a query (B, H, W, n, d)."""
+        _, height, width, _, _ = query.shape
+        row = torch.einsum("byxnc,xzc->bnyxz", query, self._between(self.row, width))
+        column = torch.einsum("byxnc,yzc->bnyxz", query, self._between(self.column, height))
         return row, column
 
     def _between(self, vectors: Tensor, length: int) -> Tensor:
@@ -87,8 +87,8 @@ class NonLocalRPE(NonLocal):
 
     def position_bias(self, x: Tensor, query: Tensor) -> Tensor:
         """(q_i·r^W_{jx−ix} + q_i·r^H_{jy−iy})/√d of all pairs, (B, heads, HW, HW)."""
-        on_map = (query * self.logit_scale).transpose(2, 3).unflatten(3, x.shape[-2:])
-        row, column = self.relative(on_map)
+        on_map = (query * self.logit_scale).unflatten(2, x.shape[-2:])  # (B, n, H, W, d)
+        row, column = self.relative(on_map.movedim(1, 3))
         return (column[..., None] + row[..., None, :]).flatten(4).flatten(2, 3)
 
     def macs(self, height: int, width: int) -> int:

@@ -65,15 +65,15 @@ class BilateralCrissCross(CrissCross):
         """δ_p/σ_p of the row (B, heads, H, W, W) and the column (B, heads, H, W, H), less a constant per query."""
         height, width = x.shape[-2:]
         middle = self.window // 2
-        in_row = inside(width, self.window, x.device)[:, None].expand(-1, height, -1)
-        in_column = inside(height, self.window, x.device)[:, :, None].expand(-1, -1, width)
-        on_cross = torch.cat([in_row, in_column[:middle], in_column[middle + 1 :]])
-        taps = self.position(x, on_cross, height + width - 1)
-        row, above, below = taps.split([self.window, middle, middle], dim=2)
-        column = torch.cat([above, torch.zeros_like(row[:, :, :1]), below], dim=2)  # the middle is masked anyhow
-        row = realign(row.permute(0, 1, 3, 4, 2), self.position.fill)
-        column = realign(column.permute(0, 1, 4, 3, 2), self.position.fill)
-        return row, column.transpose(2, 3)
+        in_row = inside(width, self.window, x.device).expand(height, -1, -1)
+        above, _, below = inside(height, self.window, x.device).split([middle, 1, middle], dim=-1)
+        in_column = torch.cat([above, below], -1)[:, None].expand(-1, width, -1)
+        taps = self.position(x, torch.cat([in_row, in_column], -1), height + width - 1)
+        row, above, below = taps.split([self.window, middle, middle], dim=-1)
+        own = torch.zeros_like(row[..., :1])  # masked by criss-cross attention, whatever it is
+        column = torch.cat([above, own, below], -1)
+        fill = self.position.fill
+        return realign(row, fill), realign(column.transpose(2, 3), fill).transpose(2, 3)
 
     def macs(self, height: int, width: int) -> int:
         """As of criss-cross attention, and the convolutions of f in every pass."""

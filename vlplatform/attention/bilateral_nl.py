@@ -59,9 +59,9 @@ class BilateralNonLocal(NonLocal):
         """δ_p/σ_p of all pairs of pixels less a constant per query, (B, heads, HW, HW)."""
         height, width = x.shape[-2:]
         rows, columns = inside(height, self.window, x.device), inside(width, self.window, x.device)
-        on_map = rows[:, None, :, None] & columns[None, :, None, :]  # (k, k, H, W)
-        taps = self.position(x, on_map.flatten(0, 1), height * width)
-        taps = taps.unflatten(2, (self.window, self.window)).permute(0, 1, 4, 5, 2, 3)
+        on_map = rows[:, None, :, None] & columns[:, None, :]  # (H, W, k, k)
+        taps = self.position(x, on_map.flatten(2), height * width)
+        taps = taps.unflatten(-1, (self.window, self.window))
         return realign_grid(taps, self.position.fill).flatten(4).flatten(2, 3)
 
     def macs(self, height: int, width: int) -> int:

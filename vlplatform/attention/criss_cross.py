@@ -4,6 +4,7 @@ Paper: "CCNet: Criss-Cross Attention for Semantic Segmentation". Public code: sp
 parameter names and initialisation these are. Memory is O(HW·(H+W)).
 
 Axis letters in einsum: b batch, n head, c channel, y row and x column of the query, z the key along row or column.
+Channels come last in memory, where the products along rows and along columns need no copies.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class CrissCross(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → (B, C, H, W)."""
+        x = x.contiguous(memory_format=torch.channels_last)
         for _ in range(self.recurrence):
             x = self.gamma * self._attend(x) + x
         return x
@@ -60,7 +62,7 @@ class CrissCross(nn.Module):
 
         Args:
             x: (B, C, H, W).
-            query: (B, heads, d, H, W), scaled if the operator scales.
+            query: (B, H, W, heads, d), scaled if the operator scales.
 
         Returns:
             Logits of the row (B, heads, H, W, W) and of the column (B, heads, H, W, H), query by key.
@@ -71,18 +73,18 @@ class CrissCross(nn.Module):
         query, key, value = self._project(x)
         row, column = self._logits(x, query, key)
         weights = torch.cat([row, column], -1).softmax(-1)  # (B, n, H, W, W + H)
-        width = x.shape[-1]
-        along_row = torch.einsum("bncyz,bnyxz->bncyx", value, weights[..., :width])
-        along_column = torch.einsum("bnczx,bnyxz->bncyx", value, weights[..., width:])
-        return (along_row + along_column).flatten(1, 2)
+        along_row, along_column = weights.split([x.shape[3], x.shape[2]], dim=-1)
+        mixed = torch.einsum("bnyxz,byznc->byxnc", along_row, value)
+        mixed = mixed + torch.einsum("bnyxz,bzxnc->byxnc", along_column, value)
+        return mixed.flatten(3).permute(0, 3, 1, 2)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value, each (B, heads, d, H, W)."""
+        """Query, key and value, each (B, H, W, heads, d)."""
         query, key, value = (
-            convolution(x).unflatten(1, (self.heads, -1))
+            convolution(x).permute(0, 2, 3, 1).unflatten(3, (self.heads, -1))
             for convolution in (self.query_conv, self.key_conv, self.value_conv)
         )
-        return query * query.shape[2] ** -0.5 if self.scale else query, key, value
+        return query * query.shape[4] ** -0.5 if self.scale else query, key, value
 
     def _logits(self, x: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         row, column = _content(query, key)
@@ -124,9 +126,9 @@ class CrissCross(nn.Module):
 
 def _content(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """q·k along the row (B, n, H, W, W) and the column (B, n, H, W, H), there −∞ at the own pixel."""
-    row = torch.einsum("bncyx,bncyz->bnyxz", query, key)
-    column = torch.einsum("bncyx,bnczx->bnyxz", query, key)
-    own = query.new_full((query.shape[-2],), float("-inf")).diag_embed()
+    row = torch.einsum("byxnc,byznc->bnyxz", query, key)
+    column = torch.einsum("byxnc,bzxnc->bnyxz", query, key)
+    own = query.new_full((query.shape[1],), float("-inf")).diag_embed()
     return row, column + own[:, None]
 
 

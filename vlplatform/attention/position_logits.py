@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Padding = Literal["inf", "zero", "min", "learned"]
@@ -68,32 +69,43 @@ class PositionLogits(nn.Module):
         return float("-inf") if self.padding == "inf" else 0.0
 
     def forward(self, x: Tensor, inside: Tensor, keys: int) -> Tensor:
-        """Smoothed logits relative to the padding value, (B, heads, T, H, W).
+        """Smoothed logits relative to the padding value, (B, heads, H, W, T).
 
         Args:
             x: (B, C, H, W).
-            inside: (T, H, W) booleans: the key of this window place lies on the map.
+            inside: (H, W, T) booleans: the key of this window place lies on the map.
             keys: How many keys a query attends to, the padded ones included.
         """
-        logits = self.logits(self.embedding(x)).unflatten(1, (self.heads, -1))
-        if self.padding == "learned":
-            logits = logits[:, :, :-1] - logits[:, :, -1:]
-        elif self.padding == "min":
-            logits = logits - logits.amin(2, keepdim=True)
+        embedded = self.embedding(x)
+        logits = self._relative(embedded) if self.padding == "learned" else self.logits(embedded)
+        logits = logits.permute(0, 2, 3, 1).unflatten(3, (self.heads, -1)).movedim(3, 1)
+        if self.padding == "min":
+            logits = logits - logits.amin(-1, keepdim=True)
         if self.smoothing == "sqrt":
             return logits * self.channels**-0.5
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).masked_fill(~inside, 0.0)
-        present = inside.sum(0)
-        count = present if self.padding == "inf" else keys
-        mean = wide.sum(2, keepdim=True) / count
-        squares = (wide - mean).masked_fill(~inside, 0.0).square().sum(2, keepdim=True)
-        variance = (squares + (count - present) * mean.square()) / count
-        return logits * torch.rsqrt(variance + 1e-5).to(logits.dtype)
+        return logits * self._inverse_deviation(logits, inside, keys)
+
+    def _relative(self, embedded: Tensor) -> Tensor:
+        """Logits less the learned padding: the difference of two linear maps is one, so no map is subtracted."""
+        rows = (parameter.unflatten(0, (self.heads, -1)) for parameter in self.logits.parameters())
+        weight, bias = ((of[:, :-1] - of[:, -1:]).flatten(0, 1) for of in rows)
+        return F.conv2d(embedded, weight, bias)
+
+    def _inverse_deviation(self, logits: Tensor, inside: Tensor, keys: int) -> Tensor:
+        """1/σ_p of every query, (B, heads, H, W, 1); a key outside the window counts as a relative logit of 0."""
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        present = inside.to(wide)
+        held = present.sum(-1, keepdim=True)
+        count = held if self.padding == "inf" else keys
+        values = logits.to(wide) * present
+        mean = values.sum(-1, keepdim=True) / count
+        squares = ((values - mean).square() * present).sum(-1, keepdim=True) + (count - held) * mean.square()
+        return torch.rsqrt(squares / count + 1e-5).to(logits.dtype)
 
     def macs(self, height: int, width: int) -> int:
-        """Multiply–adds of the two convolutions, without biases."""
-        weights = self.embedding.weight.numel() + self.logits.weight.numel()
-        return height * width * weights
+        """Multiply–adds of the two convolutions, without biases; a learned padding costs none of its own."""
+        hidden = self.embedding.out_channels
+        return height * width * hidden * (self.embedding.in_channels + self.heads * self.places)
 
 
 def check_window(window: int) -> None:

@@ -51,6 +51,6 @@ def realign_grid(taps: Tensor, fill: float = 0.0) -> Tensor:
 
 
 def inside(length: int, window: int, device: torch.device | None = None) -> Tensor:
-    """Whether the key of each window place exists: (k, N) booleans, window place by query."""
-    key = torch.arange(length, device=device) + torch.arange(window, device=device)[:, None] - window // 2
+    """Whether the key of each window place exists: (N, k) booleans, query by window place."""
+    key = torch.arange(length, device=device)[:, None] + torch.arange(window, device=device) - window // 2
     return (key >= 0) & (key < length)
