@@ -9,6 +9,8 @@ Where we differ: equation 3.12 lets |i − j| reach ⌈(k+1)/2⌉, one more than
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,12 +26,31 @@ def realign(taps: Tensor, fill: float = 0.0) -> Tensor:
     Returns:
         (..., N, N), query by key; a view of a padded copy.
     """
-    length, window = taps.shape[-2:]
-    width = length + window - 1
-    # Rows one longer than `width`, read back as rows of `width`: row i moves right by i places.
-    skewed = F.pad(taps, (0, length), value=fill).flatten(-2)[..., : length * width]
-    start = window // 2
-    return skewed.unflatten(-1, (length, width))[..., start : start + length]
+    return _Realign.apply(taps, fill)
+
+
+class _Realign(torch.autograd.Function):
+    """The backward pass is written out, for half the copies: it reads the padded copy's place in reverse."""
+
+    @staticmethod
+    def forward(ctx: Any, taps: Tensor, fill: float) -> Tensor:
+        ctx.window = taps.shape[-1]
+        padded = F.pad(taps, (0, taps.shape[-2]), value=fill).flatten(-2)
+        return _by_key(padded, taps.shape[-2], ctx.window)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (grad,) = grad_outputs
+        length = grad.shape[-1]
+        padded = grad.new_zeros(*grad.shape[:-2], length * (length + ctx.window))
+        _by_key(padded, length, ctx.window).copy_(grad)
+        return padded.unflatten(-1, (length, length + ctx.window))[..., : ctx.window], None
+
+
+def _by_key(padded: Tensor, length: int, window: int) -> Tensor:
+    """Rows of N + k values (..., N·(N + k)) read as rows of one fewer, so that row i moves right by i places."""
+    width, start = length + window - 1, window // 2
+    return padded[..., : length * width].unflatten(-1, (length, width))[..., start : start + length]
 
 
 def realign_grid(taps: Tensor, fill: float = 0.0) -> Tensor:
