@@ -23,6 +23,10 @@ EPILOG = """examples:
   vlp list data --json"""
 
 
+SHOWN = ("name", "sockets", "task", "summary", "params", "macs")
+"""Columns of the tables for people; ``--json`` has them all."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to list, and for mechanisms the socket and the size to count costs at."""
     parser.add_argument("what", choices=sorted(LISTS), help="what to list")
@@ -37,10 +41,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
-    table = Table(show_lines=args.what == "attn")
-    columns = [c for c in (rows[0] if rows else {}) if c != "settings"]
+    table = Table()
+    columns = [c for c in (rows[0] if rows else {}) if c in SHOWN]
     for column in columns:
-        table.add_column(column, overflow="fold", justify="right" if column in ("params", "macs") else "left")
+        plain = column in ("summary", "paper")
+        table.add_column(column, no_wrap=not plain, justify="right" if column in ("params", "macs") else "left")
     for row in rows:
         table.add_row(*(_shown(row[column]) for column in columns))
     Console().print(table)

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from vlplatform.errors import nearest
 
             raise UserError(f"'{command}' is not a command of vlp: {nearest(command, COMMANDS)}.")
-        parsed = parser_of(command).parse_args(rest)
+        parsed = parser_of(command).parse_intermixed_args(rest)
         return importlib.import_module(f"vlplatform.cli.{command}").run(parsed)
     except UserError as error:
         return _fail(str(error), 2, debug)

@@ -1,0 +1,83 @@
+"""The documentation holds: tables, links, commands, and the example plugin."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vlplatform.cli import compose
+from vlplatform.cli.main import COMMANDS, parser_of
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def test_the_table_of_mechanisms_is_the_catalogue():
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "mechanism_table.py", "--check"], check=False)
+    assert done.returncode == 0, "run python scripts/mechanism_table.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def commands() -> list[str]:
+    """The lines of all pages' code blocks that call ``vlp``."""
+    lines = []
+    for page in PAGES:
+        for block in re.findall(r"```\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
+            lines += [line.split("   #")[0].strip() for line in block.splitlines()]
+    return sorted({line for line in lines if line.startswith(("vlp ", "run.py ")) and "…" not in line})
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_are_understood(line):
+    for part in line.split("&&"):
+        _, command, *rest = shlex.split(part)
+        assert command in COMMANDS
+        arguments = parser_of(command).parse_intermixed_args(rest)
+        if command == "train" and "window_mean" not in line and "counting" not in line:
+            compose.compose(arguments.overrides)
+
+
+def test_the_readme_mechanism_trains(tmp_path):
+    block = next(b for b in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "Window" in b)
+    code = block + (
+        "\nimport torch\n"
+        "module = MECHANISMS[0].build(dim=8, kernel=5)\n"
+        "module(torch.rand(2, 8, 7, 9)).sum().backward()\n"
+        "assert list(MECHANISMS[0].settings()) == ['out_dim', 'kernel']\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_the_example_plugin_installs_and_runs(tmp_path):
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", target, ROOT / "docs" / "examples" / "vlp_counting"], check=True)
+    environment = {**os.environ, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"}
+    run = [sys.executable, "-m", "vlplatform", "train", "task=counting", "attn=crisscross", "data=dots"]
+    done = subprocess.run(
+        [*run, "data.count=32", "trainer=smoke", "trainer.batch_size=16", "name=dots"],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
+    assert (tmp_path / "runs" / "dots" / "report.html").is_file()
+    score = [sys.executable, "-m", "vlplatform", "eval", "runs/dots", "--json"]
+    done = subprocess.run(score, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert '"accuracy"' in done.stdout
