@@ -16,7 +16,13 @@ from safetensors.torch import load_file, save_file
 
 from vlplatform.cli.main import main
 
-TINY = ["model.backbone=resnet18", "model.pretrained=false", "model.channels=32", "model.output_stride=16", "trainer=smoke"]
+TINY = [
+    "model.backbone=resnet18",
+    "model.pretrained=false",
+    "model.channels=32",
+    "model.output_stride=16",
+    "trainer=smoke",
+]
 
 
 def dataset(root: Path, pictures: int = 4, size: int = 32) -> Path:
@@ -264,7 +270,15 @@ def test_a_run_is_not_overwritten_by_accident(trained, refused):
 
 
 def test_resume_with_other_settings(trained, refused):
-    base = ["train", *on(trained / "data"), *TINY, "trainer.steps=2", "trainer.save_every=1", f"out={trained}", "name=run"]
+    base = [
+        "train",
+        *on(trained / "data"),
+        *TINY,
+        "trainer.steps=2",
+        "trainer.save_every=1",
+        f"out={trained}",
+        "name=run",
+    ]
     assert "learning_rate" in refused(*base, "resume=auto", "trainer.learning_rate=0.5")
     assert "gone" in refused(*base, f"resume={trained / 'gone'}")
 

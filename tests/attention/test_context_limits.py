@@ -157,3 +157,16 @@ def test_equal_relative_vectors_change_nothing(name, base):
     other.load_state_dict({k: v for k, v in module.state_dict().items() if not k.startswith("relative.")})
     x = feature_map(2, 8, 5, 6)
     same(module(x), other(x))
+
+
+@bilateral
+@pytest.mark.parametrize("padding", ["inf", "zero", "min", "learned"])
+def test_zscore_of_large_constant_logits_in_single_precision(name, padding):
+    """The rounding of a variance of 0 makes neither NaN nor a difference, forward or backward."""
+    module = operator(name, padding=padding, window=13, dtype=torch.float32, **SHARED)
+    set_logits(module, 300.0)
+    x = feature_map(2, 8, 6, 7, dtype=torch.float32)
+    out = module(x)
+    torch.testing.assert_close(out.double(), plain(name, module, "zscore")(x.double()), rtol=1e-3, atol=1e-3)
+    out.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
