@@ -95,12 +95,11 @@ class PositionLogits(nn.Module):
         """1/σ_p of every query, (B, heads, H, W, 1); a key outside the window counts as a relative logit of 0."""
         wide = torch.promote_types(logits.dtype, torch.float32)
         present = inside.to(wide)
-        held = present.sum(-1, keepdim=True)
-        count = held if self.padding == "inf" else keys
+        count = present.sum(-1, keepdim=True) if self.padding == "inf" else keys
         values = logits.to(wide) * present
         mean = values.sum(-1, keepdim=True) / count
-        squares = ((values - mean).square() * present).sum(-1, keepdim=True) + (count - held) * mean.square()
-        return torch.rsqrt(squares / count + 1e-5).to(logits.dtype)
+        variance = (values * values).sum(-1, keepdim=True) / count - mean * mean
+        return torch.rsqrt(variance.clamp_min(0) + 1e-5).to(logits.dtype)
 
     def macs(self, height: int, width: int) -> int:
         """Multiply–adds of the two convolutions, without biases; a learned padding costs none of its own."""
