@@ -83,7 +83,7 @@ class PositionLogits(nn.Module):
             logits = logits - logits.amin(-1, keepdim=True)
         if self.smoothing == "sqrt":
             return logits * self.channels**-0.5
-        return logits * self._inverse_deviation(logits, inside, keys)
+        return self._standardise(logits, inside, keys)
 
     def _relative(self, embedded: Tensor) -> Tensor:
         """Logits less the learned padding: the difference of two linear maps is one, so no map is subtracted."""
@@ -91,15 +91,18 @@ class PositionLogits(nn.Module):
         weight, bias = ((of[:, :-1] - of[:, -1:]).flatten(0, 1) for of in rows)
         return F.conv2d(embedded, weight, bias)
 
-    def _inverse_deviation(self, logits: Tensor, inside: Tensor, keys: int) -> Tensor:
-        """1/σ_p of every query, (B, heads, H, W, 1); a key outside the window counts as a relative logit of 0."""
+    def _standardise(self, logits: Tensor, inside: Tensor, keys: int) -> Tensor:
+        """Logits over σ_p of their query; a key outside the window counts there as a relative logit of 0."""
         wide = torch.promote_types(logits.dtype, torch.float32)
         present = inside.to(wide)
-        count = present.sum(-1, keepdim=True) if self.padding == "inf" else keys
+        local = self.padding == "inf"
+        count = present.sum(-1, keepdim=True) if local else keys
         values = logits.to(wide) * present
         mean = values.sum(-1, keepdim=True) / count
         variance = (values * values).sum(-1, keepdim=True) / count - mean * mean
-        return torch.rsqrt(variance.clamp_min(0) + 1e-5).to(logits.dtype)
+        if local:  # nothing else keeps these logits near 0
+            logits = logits - mean.to(logits.dtype)
+        return logits * torch.rsqrt(variance.clamp_min(0) + 1e-5).to(logits.dtype)
 
     def macs(self, height: int, width: int) -> int:
         """Multiply–adds of the two convolutions, without biases; a learned padding costs none of its own."""
