@@ -36,7 +36,7 @@ def commands() -> list[str]:
     for page in PAGES:
         for block in re.findall(r"```\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
             lines += [line.split("   #")[0].strip() for line in block.splitlines()]
-    return sorted({line for line in lines if line.startswith(("vlp ", "run.py ")) and "…" not in line})
+    return sorted({line for line in lines if line.startswith("vlp ") and "…" not in line})
 
 
 @pytest.mark.parametrize("line", commands())
