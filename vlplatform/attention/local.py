@@ -95,11 +95,6 @@ class LocalAttention(nn.Module):
         attended, _ = window.attend(query, keys, values, position, mask, self.factor, self.iterations)
         return self.output(attended.flatten(1, 2))
 
-    def stages(self) -> list[nn.Sequential]:
-        """The convolutions with their norms: projections, predictor, output."""
-        stages = [*self.projections.values(), self.position, self.output]
-        return [stage for stage in stages if isinstance(stage, nn.Sequential)]
-
     def _parts(self, x: Tensor) -> tuple[Tensor | None, list[Tensor], list[Tensor], Tensor | None, Tensor | None]:
         """Query (B, M, D, H, W), taps of keys and values, position logits (k², B, M, H, W), border mask."""
         projected = {name: module(x) for name, module in self.projections.items()}

@@ -1,9 +1,10 @@
 """Attention inside k×k windows by shifted views: three products, and everything else written with them.
 
-Letters: B batch, M heads, D head width, H×W the map. Features are (B, M, D, H, W); keys and values come as ``taps``:
-k² views of that shape, row-major, the t-th holding the t-th neighbour of every pixel; logits and weights are
-(k², B, M, H, W). Nothing of size HW·k²·C ever exists. The three products are closed under differentiation: the
-gradients of ``score`` and ``gather`` are ``gather``, ``scatter`` and ``score`` again. Any device, any floating type.
+Letters: B batch, M heads, D head width, H×W the map. Features are (B, M, D, H, W); logits and weights are (k², B, M, H, W),
+windows row by row. Keys and values come as ``Taps``: k² views of the features' shape, each holding one neighbour of every
+pixel; or, outside autograd, the same views in one overlapping tensor (k, k, B, M, D, H, W). Nothing of size HW·k²·C
+is ever stored. The three products are closed under differentiation: the gradients of ``score`` and ``gather`` are
+``gather``, ``scatter`` and ``score`` again. Any device, any floating type.
 """
 
 from __future__ import annotations
@@ -14,46 +15,45 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Taps = Sequence[Tensor]
+Taps = Tensor | Sequence[Tensor]
 
 
 def taps_of(features: Tensor, kernel: int) -> list[Tensor]:
     """The taps of ``features`` (B, M, D, H, W) with zeros around the map: one padded copy, k² views of it."""
-    border = kernel // 2
-    return taps_in(F.pad(features, (border,) * 4), kernel)
+    border, (height, width) = kernel // 2, features.shape[3:]
+    padded = F.pad(features, (border,) * 4)
+    return [padded[..., i : i + height, j : j + width] for i in range(kernel) for j in range(kernel)]
 
 
-def taps_in(padded: Tensor, kernel: int) -> list[Tensor]:
-    """The taps within a map that has its border already, (B, M, D, H+k-1, W+k-1)."""
-    height, width = padded.shape[-2] - kernel + 1, padded.shape[-1] - kernel + 1
-    return [
-        padded[..., row : row + height, column : column + width] for row in range(kernel) for column in range(kernel)
-    ]
+def _views(taps: Taps) -> Sequence[Tensor]:
+    return [tap for row in taps.unbind(0) for tap in row.unbind(0)] if isinstance(taps, Tensor) else taps
 
 
-def score(query: Tensor, keys: Taps, scratch: Tensor | None = None) -> Tensor:
-    """Dot product of every query with each key of its window, (k², B, M, H, W); ``scratch`` is shaped as the query."""
-    if scratch is None:
+def score(query: Tensor, keys: Taps) -> Tensor:
+    """Dot product of every query with each key of its window, (k², B, M, H, W)."""
+    if not isinstance(keys, Tensor):
         return torch.stack([(query * key).sum(2) for key in keys])
-    batch, heads, _, height, width = query.shape
-    out = query.new_empty(len(keys), batch, heads, height, width)
-    for logits, key in zip(out, keys):
-        torch.sum(torch.mul(query, key, out=scratch), 2, out=logits)
-    return out
+    # All taps of one channel at a time: the logits stay in cache, and no product is stored.
+    (first, *others), (key, *keys_) = query.unbind(2), keys.unbind(4)
+    out = first * key
+    for channel, key in zip(others, keys_):
+        out.addcmul_(key, channel)
+    return out.flatten(0, 1)
 
 
-def gather(weights: Tensor, values: Taps) -> Tensor:
-    """The weighted sum of each window, (B, M, D, H, W)."""
-    out = weights[0].unsqueeze(2) * values[0]
-    for weight, value in zip(weights[1:], values[1:]):
-        out.addcmul_(value, weight.unsqueeze(2))
+def gather(weights: Tensor, values: Taps, out: Tensor | None = None) -> Tensor:
+    """The weighted sum of each window, (B, M, D, H, W); into ``out`` where given, outside autograd only."""
+    (first, *others), (value, *values_) = weights.unsqueeze(3).unbind(0), _views(values)
+    out = torch.mul(value, first, out=out)
+    for weight, value in zip(others, values_):
+        out.addcmul_(value, weight)
     return out
 
 
 def scatter(weights: Tensor, features: Tensor, into: Taps) -> None:
     """Add to each pixel's window in ``into`` its ``features`` times the weights: ``gather`` transposed."""
-    for weight, target in zip(weights, into):
-        target.addcmul_(features, weight.unsqueeze(2))
+    for weight, target in zip(weights.unsqueeze(3).unbind(0), _views(into)):
+        target.addcmul_(features, weight)
 
 
 def border_mask(height: int, width: int, kernel: int, like: Tensor) -> Tensor:
@@ -83,17 +83,17 @@ def squash_backward(gradient: Tensor, features: Tensor) -> Tensor:
 
 
 def content_logits(
-    query: Tensor, keys: Taps, mask: Tensor | None, scale: float, iterations: int, scratch: Tensor | None = None
+    query: Tensor, keys: Taps, mask: Tensor | None, scale: float, iterations: int
 ) -> tuple[Tensor, list[Tensor]]:
     """Content logits after ``iterations`` - 1 rounds of refinement (algorithm 1), and the weights of those rounds."""
-    logits = score(query, keys, scratch)
+    logits = score(query, keys)
     logits = logits if scale == 1.0 else logits * scale
     if mask is not None:
         logits = logits + mask
     rounds: list[Tensor] = []
     for _ in range(iterations - 1):
         rounds.append(logits.softmax(0))
-        logits = logits + score(squash(gather(rounds[-1], keys)), keys, scratch) * scale
+        logits = logits + score(squash(gather(rounds[-1], keys)), keys) * scale
     return logits, rounds
 
 
@@ -105,7 +105,6 @@ def attend(
     mask: Tensor | None,
     scale: float = 1.0,
     iterations: int = 1,
-    scratch: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
     """Local attention of every pixel over its window.
 
@@ -117,7 +116,6 @@ def attend(
         mask: Additive mask (k², 1, 1, H, W), or None where the zeros of the border take part.
         scale: Factor of every content dot product.
         iterations: Softmax passes; each one after the first follows a refinement of the content logits.
-        scratch: Room for a product, shaped as the query; outside autograd only.
 
     Returns:
         The output (B, M, D, H, W), and the weights of every pass, the last being those applied.
@@ -127,7 +125,7 @@ def attend(
         assert position is not None
         logits = position if mask is None else position + mask
     else:
-        logits, passes = content_logits(query, keys, mask, scale, iterations, scratch)
+        logits, passes = content_logits(query, keys, mask, scale, iterations)
         if position is not None:
             logits = logits + position
     passes.append(logits.softmax(0))
