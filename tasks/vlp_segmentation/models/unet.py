@@ -20,7 +20,8 @@ from vlp_segmentation.models.layers import Classifier, resize
 from vlplatform import attention
 from vlplatform.vision.backbone import BackboneSettings
 
-CHANNELS = (512, 256, 256, 128)
+WIDTHS = (1, 2, 2, 4)
+"""By how much each block is narrower than the first."""
 HEADS = (8, 8, 4, 4)
 
 
@@ -29,13 +30,20 @@ class UNetSettings(BackboneSettings):
     """Settings of :class:`UNet` beside those of its backbone.
 
     Attributes:
+        channels: Width of the first block; the others have a half, a half and a quarter of it. A multiple of 32.
         refine: With ``attn=local_bilateral``, iterative refinement in the first block.
         dropout: Of channels before the classifier.
     """
 
     backbone: Literal["resnet18", "resnet50", "resnet101"] = "resnet18"
+    channels: int = 512
     refine: bool = True
     dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.channels < 32 or self.channels % 32:
+            raise ValueError(f"channels={self.channels} must be a multiple of 32: heads split a quarter of it")
 
 
 class UNet(SegmentationModel):
@@ -52,7 +60,8 @@ class UNet(SegmentationModel):
         mechanism = attention.resolve(attn["name"], "local").name
         blocks = []
         # With layer4 left out the first row of the table goes with it.
-        for low, out, heads in zip(reversed(finer), CHANNELS[-len(finer) :], HEADS[-len(finer) :]):
+        for low, narrower, heads in zip(reversed(finer), WIDTHS[-len(finer) :], HEADS[-len(finer) :]):
+            out = model.channels // narrower
             refined = mechanism == "local_bilateral" and model.refine and not blocks
             chosen = {**attn, "name": "local_bilateral_ir"} if refined else attn
             blocks.append(Fusion(chosen, low + width, out, heads=heads))

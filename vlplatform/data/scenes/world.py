@@ -60,7 +60,7 @@ WORLD, RENDER, FEATURES, CAPTIONS, QUESTIONS, EXPRESSIONS, TRANSLATION = range(7
 
 # Thin shapes are drawn larger, so that every class covers a fair share of the pixels; in 1/100 of the radius.
 _STRETCH = {"circle": 92, "square": 110, "triangle": 122, "star": 138, "ring": 106, "cross": 116}
-_TRIES = 40
+_TRIES = 120
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ScenesSettings:
     val: int = 400
     test: int = 400
     seed: int = 0
-    max_objects: int = 7
+    max_objects: int = 6
     noise: int = 16
     feature_dim: int = 64
     feature_noise: int = 60
@@ -118,7 +118,7 @@ class Thing:
         size: One of :data:`SIZES`; every large shape has a larger ``radius`` than every small one.
         radius: Nominal radius in pixels.
         extent: Radius of the circle that holds it, in pixels.
-        turn: Rotation in steps of 15°.
+        turn: Rotation in steps of 15°, -1 to 1: things stand upright, more or less.
         x: Column of its middle pixel.
         y: Row of its middle pixel.
     """
@@ -162,7 +162,7 @@ def layout(seed: int, index: int, settings: ScenesSettings) -> Layout:
 
 def radii(size: str, picture: int) -> tuple[int, int]:
     """The least and the greatest nominal radius of a ``size`` word in a picture of so many pixels."""
-    low, high = (9, 11) if size == "small" else (14, 18)
+    low, high = (11, 13) if size == "small" else (16, 20)
     return low * picture // 96, high * picture // 96
 
 
@@ -189,5 +189,5 @@ def _place(dice: Dice, placed: list[Thing], picture: int) -> Thing | None:
             16 * ((x - t.x) ** 2 + (y - t.y) ** 2) >= 9 * (extent + t.extent) ** 2  # three quarters apart
             for t in placed
         ):
-            return Thing(shape, colour, texture, size, radius, extent, dice.below(24), x, y)
+            return Thing(shape, colour, texture, size, radius, extent, dice.between(-1, 1), x, y)
     return None
