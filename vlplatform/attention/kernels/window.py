@@ -35,7 +35,7 @@ def score(query: Tensor, keys: Taps) -> Tensor:
         return torch.stack([(query * key).sum(2) for key in keys])
     # All taps of one channel at a time: the logits stay in cache, and no product is stored.
     (first, *others), (key, *keys_) = query.unbind(2), keys.unbind(4)
-    out = first * key
+    out = torch.mul(first, key, out=torch.empty(key.shape, dtype=key.dtype, device=key.device))
     for channel, key in zip(others, keys_):
         out.addcmul_(key, channel)
     return out.flatten(0, 1)
