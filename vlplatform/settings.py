@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -59,12 +60,18 @@ def of_constructor(build: Callable[..., Any], given: tuple[str, ...] = ()) -> ty
             fields.append((name, hints[name]))
         else:
             fields.append((name, hints[name], dataclasses.field(default=parameter.default)))
-    return dataclasses.make_dataclass(f"{build.__name__}Settings", fields, kw_only=True)
+    lineage = reversed(inspect.getmro(build)) if inspect.isclass(build) else (build,)
+    documentation = "\n".join(inspect.cleandoc(each.__doc__) for each in lineage if each.__doc__)
+    namespace = {"__doc__": documentation}
+    return dataclasses.make_dataclass(f"{build.__name__}Settings", fields, namespace=namespace, kw_only=True)
 
 
 def describe(cls: type[Any]) -> dict[str, dict[str, Any]]:
-    """Per setting of the dataclass ``cls``: its type in words and its default (absent where required)."""
-    hints = typing.get_type_hints(cls)
+    """Per setting of the dataclass ``cls``: its type in words, its default (absent where required), its ``help``.
+
+    The help is the setting's entry under ``Attributes:`` or ``Args:`` in the docstring, if there is one.
+    """
+    hints, explained = typing.get_type_hints(cls), _explanations(inspect.getdoc(cls) or "")
     out: dict[str, dict[str, Any]] = {}
     for field in dataclasses.fields(cls):
         entry: dict[str, Any] = {"type": _describe(hints[field.name])}
@@ -72,8 +79,24 @@ def describe(cls: type[Any]) -> dict[str, dict[str, Any]]:
             entry["default"] = field.default
         elif field.default_factory is not dataclasses.MISSING:
             entry["default"] = field.default_factory()
+        if field.name in explained:
+            entry["help"] = explained[field.name]
         out[field.name] = entry
     return out
+
+
+def _explanations(doc: str) -> dict[str, str]:
+    """Name → text of the entries under ``Attributes:`` and ``Args:`` of a docstring."""
+    found: dict[str, str] = {}
+    name, inside = "", False
+    for line in doc.splitlines():
+        if line and not line.startswith(" "):
+            inside = line in ("Attributes:", "Args:")
+        elif inside and (match := re.match(r"    (\w+): (.*)", line)):
+            name, found[match[1]] = match[1], match[2]
+        elif inside and name and line.startswith("     "):
+            found[name] += " " + line.strip()
+    return {key: text.replace("``", "") for key, text in found.items()}
 
 
 def as_dict(settings: Any) -> dict[str, Any]:

@@ -69,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2, debug)
     except KeyboardInterrupt:
         return _fail("interrupted", 130, debug)
+    except BrokenPipeError:  # the reader of our output (head, less) has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         if error.errno == errno.ENOSPC:
             where = f" for {error.filename}" if error.filename else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def _epilog() -> str:
             default = entry.get("default")
             shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
             lines.append(f"  {prefix}{name}={shown}  ({entry['type']})")
+            lines += textwrap.wrap(entry.get("help", ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     lines += [
         "",
         "of a mechanism (attn.…): vlp list attn --json; of data and models: vlp list data, vlp list models",

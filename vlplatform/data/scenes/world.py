@@ -73,7 +73,7 @@ class ScenesSettings:
         val: Scenes in the validation split.
         test: Scenes in the test split.
         seed: Seed of the world, ≥ 0; no two seeds and no two splits share a scene.
-        max_objects: Most shapes in a scene, 3–8; the fewest is 3, or fewer where there is no room.
+        max_objects: Most shapes in a scene, 3–8; the fewest is 3.
         noise: Strength of the pixel noise: its largest value, in grey levels, 0–64.
         feature_dim: Length of a shape's feature vector.
         feature_noise: Strength of the feature noise, in per cent of the signal's.
@@ -152,12 +152,14 @@ def layout(seed: int, index: int, settings: ScenesSettings) -> Layout:
     """The layout of scene ``index``: the same for the same seed, index and settings, everywhere."""
     dice = Dice(seed, index, WORLD)
     grounds = tuple(dice.shuffled(GROUNDS)[: 2 if dice.chance(60) else 1])
-    things: list[Thing] = []
-    for _ in range(dice.between(3, settings.max_objects)):
-        thing = _place(dice, things, settings.size)
-        if thing is not None:
-            things.append(thing)
-    return Layout(grounds, tuple(things))
+    while True:
+        things: list[Thing] = []
+        for _ in range(dice.between(3, settings.max_objects)):
+            thing = _place(dice, things, settings.size)
+            if thing is not None:
+                things.append(thing)
+        if len(things) >= 3:  # else there was no room: start anew
+            return Layout(grounds, tuple(things))
 
 
 def radii(size: str, picture: int) -> tuple[int, int]:
