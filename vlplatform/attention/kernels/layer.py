@@ -33,13 +33,27 @@ def fits(layer: LocalAttention, x: Tensor) -> bool:
 
 def run(layer: LocalAttention, x: Tensor) -> Tensor:
     """The layer's output by the fused kernel; the norm behind the output runs as a module."""
+    if not x.is_contiguous(memory_format=torch.channels_last):
+        x = x.contiguous()  # the kernels write gradients through views that other layouts do not have
     folded = Folded(x)
-    projections = [folded.fold(*_parts(stage)) for stage in layer.projections.values()]
+    query, *others = projections = [folded.fold(*_parts(stage)) for stage in layer.projections.values()]
+    if not layer.content:
+        projections = others  # the query is read by the predictor alone
+    if layer.position is not None:  # a product of the query, which is one of the input: one product of the input
+        weight, bias = folded.fold(*_parts(layer.position), behind=query)
+        projections = [*projections, (weight @ query[0], weight @ query[1] + bias)]
     weights, biases = zip(*projections)
-    position = None if layer.position is None else folded.fold(*_parts(layer.position), behind=projections[0])
-    settings = Window(layer.kernel, layer.heads, layer.shared, layer.content, layer.factor, layer.iterations)
-    output = Folded(x).fold(_parts(layer.output)[0], None)
-    out = local_attention(x, (torch.cat(weights), torch.cat(biases)), position, output, settings)
+    settings = Window(
+        layer.kernel,
+        layer.heads,
+        layer.shared,
+        layer.content,
+        layer.position is not None,
+        layer.factor,
+        layer.iterations,
+    )
+    output = folded.fold(_parts(layer.output)[0], None)
+    out = local_attention(x, (torch.cat(weights), torch.cat(biases)), output, settings)
     norm = _parts(layer.output)[1]
     return out if norm is None else norm(out)
 
