@@ -41,7 +41,7 @@ def made(name: str, **settings: object) -> LocalAttention:
 def run(operator: LocalAttention, x: torch.Tensor, path: str) -> list[torch.Tensor]:
     """Output, gradients of input and parameters, state afterwards."""
     operator = copy.deepcopy(operator)
-    x = x.clone().requires_grad_()
+    x = x.detach().requires_grad_()
     with kernels.using(path):
         assert (kernels.fused_wanted(x) and layer.fits(operator, x)) == (path == "fused")
         out = operator(x)
@@ -71,31 +71,27 @@ def test_any_size(size: tuple[int, ...]):
         torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
 
 
-def test_a_slice_of_a_larger_map():
+@pytest.mark.parametrize("view", [lambda x: x[:, 1:6, ::2, 3:], lambda x: x[:, :5].transpose(2, 3).contiguous().mT])
+def test_views_of_any_strides(view):
     operator = made("local_bilateral")
-    x = torch.randn(2, 7, 8, 9, dtype=torch.float64)[:, 1:6, ::2, 3:]
-    torch.testing.assert_close(operator(x), operator(x.contiguous()))
+    x = view(torch.randn(2, 7, 8, 9, dtype=torch.float64))
+    for got, want in zip(run(operator, x, "fused"), run(operator, x.contiguous(), "plain"), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.usefixtures("small_strips")
 @pytest.mark.parametrize(
-    ("shared", "content", "geometric", "iterations"), [(False, True, True, 1), (True, True, True, 3)]
+    ("shared", "content", "geometric", "iterations"),
+    [(False, True, True, 1), (False, False, True, 1), (True, True, True, 3), (False, True, False, 2)],
 )
 def test_the_written_backward_pass(shared: bool, content: bool, geometric: bool, iterations: int):
     torch.manual_seed(0)
-    settings = fused.Window(3, 2, shared, content, 0.7, iterations, strip_bytes=1)
-
-    def pair(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randn(rows, columns, dtype=torch.float64, requires_grad=True), torch.randn(
-            rows, dtype=torch.float64, requires_grad=True
-        )
-
-    x = torch.randn(2, 3, 3, 7, dtype=torch.float64, requires_grad=True)
-    tensors = (x, *pair(4 if shared else 12, 3), *pair(18, 4), *pair(3, 4))
-    assert torch.autograd.gradcheck(
-        lambda x, *t: fused.local_attention(x, t[:2], t[2:4] if geometric else None, t[4:], settings), tensors
-    )
-    assert torch.autograd.gradcheck(fold.moments, x)
+    settings = fused.Window(3, 2, shared, content, geometric, 0.7, iterations, strip_bytes=1)
+    rows = (4 if shared or not content else 12) + (18 if geometric else 0)
+    shapes = [(2, 3, 3, 7), (rows, 3), (rows,), (3, 4), (3,)]
+    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(lambda x, *t: fused.local_attention(x, t[:2], t[2:], settings), tensors)
+    assert torch.autograd.gradcheck(fold.moments, tensors[0])
 
 
 def test_backward_twice_gives_the_same():

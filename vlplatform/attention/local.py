@@ -8,7 +8,8 @@ Read from table 4.2, whose parameter counts are met exactly: query, key, value, 
 convolutions with bias, each followed by batch norm. The predictor's channel t·M + m is place t of head m.
 
 Where the text is silent: neighbours outside the image take no part (``border="mask"``), or are zeros that do
-(``"zero"``). The thesis has no factor on the content logits; ``scale="sqrt"`` divides them by the root of the head width.
+(``"zero"``). The thesis has no factor on the content logits; ``scale="sqrt"`` divides them by the root of the head
+width.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class LocalAttention(nn.Module):
             raise ValueError(f"border={border} is not one of {', '.join(get_args(Border))}.")
         if scale not in get_args(Scale):
             raise ValueError(f"scale={scale} is not one of {', '.join(get_args(Scale))}.")
-        self.heads, self.kernel, self.border, self.iterations = heads, kernel, border, iterations
+        self.width, self.heads, self.kernel, self.border, self.iterations = width, heads, kernel, border, iterations
         self.factor = (width // heads) ** -0.5 if scale == "sqrt" else 1.0
         self.shared, self.content = shared, content
         names = ("projection",) if shared else ("query", "key", "value") if content else ("query", "value")
@@ -104,7 +105,8 @@ class LocalAttention(nn.Module):
         position = None
         if self.position is not None:
             position = self.position(query).unflatten(1, (self.kernel**2, self.heads)).movedim(1, 0)
-        mask = window.border_mask(*x.shape[2:], self.kernel, query) if self.border == "mask" else None
+        height, columns = x.shape[2:]
+        mask = window.border_mask(height, columns, self.kernel, query) if self.border == "mask" else None
         values = taps["projection" if self.shared else "value"]
         if not self.content:
             return None, [], values, position, mask
@@ -118,8 +120,7 @@ class LocalAttention(nn.Module):
         A pass of the softmax costs one affinity where there is content, and one weighted sum.
         """
         convolutions = sum(m.weight.numel() for m in self.modules() if isinstance(m, nn.Conv2d))
-        channels = self.output.conv.in_channels  # pyright: ignore[reportAttributeAccessIssue]
-        window_products = self.iterations * (1 + self.content) * self.kernel**2 * channels
+        window_products = self.iterations * (1 + self.content) * self.kernel**2 * self.width
         return height * width * (convolutions + window_products)
 
     @torch.no_grad()
@@ -196,7 +197,7 @@ class LocalGeometric(LocalAttention):
 
 
 class LocalBilateral(LocalAttention):
-    """Content and geometric attention in one softmax (eq. 4.6–4.9; table 4.2 c–f). Arguments: :class:`LocalAttention`."""
+    """Content and position in one softmax (eq. 4.6–4.9; table 4.2 c–f). Arguments: :class:`LocalAttention`."""
 
     def __init__(
         self,

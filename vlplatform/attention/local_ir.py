@@ -2,7 +2,8 @@
 
 Between softmax passes the content logits are refined as in routing by agreement: ``c_j ← c_j + squash(y_i)·x_j``
 with ``y_i = Σ_j softmax_j(c) x_j``, squash per head; afterwards the position logits join and the last softmax weighs
-the values. One projection (with bias and norm) is query, key and value; predictor and output have neither (table 4.2 g–i).
+the values. One projection (with bias and norm) is query, key and value; predictor and output have neither
+(table 4.2 g–i).
 
 Where we differ: the thesis iterates T times and then weighs once more; here ``iterations`` counts softmax passes, the
 last one included, so that 1 is plain local attention (row h) as the table labels it.

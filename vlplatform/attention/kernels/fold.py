@@ -32,9 +32,9 @@ class _Moments(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, mean = ctx.saved_tensors
-        at_mean, at_covariance = gradients
+        at_mean, at_covariance = grad_outputs
         slope = (at_covariance + at_covariance.t()) / ctx.count
         level = (at_mean / ctx.count).addmv_(slope, mean, alpha=-1)
         out = torch.empty_like(x)
@@ -44,7 +44,7 @@ class _Moments(torch.autograd.Function):
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (C,) and biased covariance (C, C) of the channels of ``x`` (B, C, H, W) over images and pixels."""
+    """Mean (C,) and biased covariance (C, C) of the channels of ``x`` (B, C, H, W), contiguous or channels last."""
     mean, covariance = _Moments.apply(x)
     return mean, covariance
 

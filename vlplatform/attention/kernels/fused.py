@@ -29,8 +29,9 @@ class Window:
     Attributes:
         kernel: Side of the window, odd.
         heads: Number of heads.
-        shared: One projection is query, key and value; else there are query, key (with content) and value.
+        shared: One projection is query, key and value; else, with content, there are three; without it, the value.
         content: The logits have a content part.
+        geometric: The logits have a position part.
         scale: Factor of the content dot products.
         iterations: Softmax passes.
         strip_bytes: A thread's part of one projection of a strip; a few of them fit its second-level cache.
@@ -40,6 +41,7 @@ class Window:
     heads: int
     shared: bool = False
     content: bool = True
+    geometric: bool = True
     scale: float = 1.0
     iterations: int = 1
     strip_bytes: int = 512 * 1024
@@ -61,8 +63,9 @@ class _Plan:
         self.margin = _up(border * columns + border)
         starts = range(0, self.pixels, self.length)
         self.strips = [slice(start, min(start + self.length, self.pixels)) for start in starts]
-        firsts = (0, 0, 0) if settings.shared else (0, width, 2 * width) if settings.content else (0, 0, width)
+        firsts = (0, 0, 0) if settings.shared else (0, width, 2 * width) if settings.content else (0, 0, 0)
         self.query, self.key, self.value = (slice(first, first + width) for first in firsts)
+        self.position = slice(self.value.stop, None)
         self.mask = window.border_mask(height, columns, settings.kernel, x).flatten(3).unsqueeze(3)
 
     def heads(self, rows: Tensor) -> Tensor:
@@ -90,8 +93,6 @@ class _LocalAttention(torch.autograd.Function):
         x: Tensor,
         w_project: Tensor,
         b_project: Tensor,
-        w_position: Tensor | None,
-        b_position: Tensor | None,
         w_output: Tensor,
         b_output: Tensor,
     ) -> Tensor:
@@ -111,15 +112,12 @@ class _LocalAttention(torch.autograd.Function):
                 affine(w_project, b_project, pixels[:, strip], projected[:, margin + strip.start : margin + strip.stop])
             for strip in plan.strips:
                 start, count = margin + strip.start, strip.stop - strip.start
-                query = projected[plan.query, start : start + count]
-                position = None
-                if w_position is not None and b_position is not None:
-                    position = plan.places(torch.addmm(b_position[:, None], w_position, query))
+                here = projected[:, start : start + count]
                 attended, passes = window.attend(
-                    plan.heads(query) if settings.content else None,
+                    plan.heads(here[plan.query]) if settings.content else None,
                     plan.taps(projected, plan.key, start, count),
                     plan.taps(projected, plan.value, start, count),
-                    position,
+                    plan.places(here[plan.position]) if settings.geometric else None,
                     plan.mask[..., strip],
                     settings.scale,
                     settings.iterations,
@@ -129,26 +127,23 @@ class _LocalAttention(torch.autograd.Function):
                 kept += [attended, *passes]
             maps.append(projected)
         ctx.plan = plan
-        ctx.save_for_backward(x, w_project, w_position, w_output, *maps, *kept)
+        ctx.save_for_backward(x, w_project, w_output, *maps, *kept)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         plan, settings = ctx.plan, ctx.plan.settings
-        x, w_project, w_position, w_output, *saved = ctx.saved_tensors
-        maps, kept = saved[: len(x)], iter(saved[len(x) :])
+        x, w_project, w_output, *saved = ctx.saved_tensors
+        maps, kept, pixels = saved[: len(x)], iter(saved[len(x) :]), x.flatten(2)
         margin, scale = plan.margin, settings.scale
 
         at_x = torch.empty_like(x) if ctx.needs_input_grad[1] else None
         at_project, at_output = torch.zeros_like(w_project), torch.zeros_like(w_output)
         at_project_bias, at_output_bias = w_project.new_zeros(len(w_project)), w_output.new_zeros(len(w_output))
-        at_position = at_position_bias = None
-        if w_position is not None:
-            at_position, at_position_bias = torch.zeros_like(w_position), w_position.new_zeros(len(w_position))
         room = x.new_empty(plan.width, plan.length)
         at_maps = x.new_empty(len(w_project), plan.length + 2 * margin)
-        for image, (projected, gradient) in enumerate(zip(maps, gradients[0].flatten(2))):
+        for image, (projected, gradient) in enumerate(zip(maps, grad_outputs[0].flatten(2))):
             at_maps.zero_()
             for strip in plan.strips:
                 start, count = margin + strip.start, strip.stop - strip.start
@@ -160,22 +155,16 @@ class _LocalAttention(torch.autograd.Function):
                 values = plan.taps(projected, plan.value, start, count)
                 window.scatter(weights, at_attended, plan.taps(at_maps, plan.value, margin, count))
                 at_logits = window.softmax_backward(window.score(at_attended, values), weights)
-                query, at_query = (
-                    projected[plan.query, start : start + count],
-                    at_maps[plan.query, margin : margin + count],
-                )
-                if at_position is not None and at_position_bias is not None:
-                    at_places = at_logits.view(-1, count)
-                    at_position.addmm_(at_places, query.t())
-                    at_position_bias += at_places.sum(1)
-                    at_query.addmm_(w_position.t(), at_places)
+                at_here = at_maps[:, margin : margin + count]
+                if settings.geometric:
+                    at_here[plan.position] = at_logits.view(-1, count)
                 if settings.content:
                     keys, into = (plan.taps(m, plan.key, s, count) for m, s in ((projected, start), (at_maps, margin)))
                     at_logits = window.refine_backward(at_logits, keys, into, rounds, scale)
                     at_logits = at_logits if scale == 1.0 else at_logits * scale
-                    window.scatter(at_logits, plan.heads(query), into)
+                    window.scatter(at_logits, plan.heads(projected[plan.query, start : start + count]), into)
                     window.gather(at_logits, keys, plan.heads(room[:, :count]))
-                    at_query += room[:, :count]
+                    at_here[plan.query] += room[:, :count]
 
                 # Pixels at least a margin before the strip's end have met all windows that hold them.
                 done = slice(
@@ -184,32 +173,28 @@ class _LocalAttention(torch.autograd.Function):
                 if done.stop > done.start:
                     shift = margin - strip.start
                     finished = at_maps[:, done.start + shift : done.stop + shift]
-                    at_project.addmm_(finished, x[image].flatten(1)[:, done].t())
+                    at_project.addmm_(finished, pixels[image, :, done].t())
                     at_project_bias += finished.sum(1)
                     if at_x is not None:
-                        affine(w_project.t(), None, finished, at_x[image].flatten(1)[:, done])
+                        affine(w_project.t(), None, finished, at_x.flatten(2)[image, :, done])
                 at_maps[:, : 2 * margin] = at_maps[:, count : count + 2 * margin].clone()
                 at_maps[:, 2 * margin :] = 0
-        return (
-            *(None, at_x, at_project, at_project_bias),
-            *(at_position, at_position_bias, at_output, at_output_bias),
-        )
+        return None, at_x, at_project, at_project_bias, at_output, at_output_bias
 
 
 def local_attention(
     x: Tensor,
     project: tuple[Tensor, Tensor],
-    position: tuple[Tensor, Tensor] | None,
     output: tuple[Tensor, Tensor],
     settings: Window,
 ) -> Tensor:
-    """A layer's output (B, N, H, W) for ``x`` (B, C, H, W) of any memory format, which the output keeps.
+    """A layer's output (B, N, H, W) for ``x`` (B, C, H, W), in its memory format.
 
     Args:
-        x: The input.
-        project: Weight and bias of query, key and value in one: C → 2 or 3 widths, one width where shared.
-        position: Those of the predictor, from the query to k²·heads position logits, place by place; or None.
+        x: The input, contiguous or channels last.
+        project: Weight and bias of query, key and value (what there is of them), a width each, and below them of
+            the k²·heads position logits, place by place.
         output: Those of the product of the attended map.
         settings: The window's.
     """
-    return _LocalAttention.apply(settings, x, *project, *(position or (None, None)), *output)
+    return _LocalAttention.apply(settings, x, *project, *output)

@@ -1,10 +1,10 @@
 """Attention inside k×k windows by shifted views: three products, and everything else written with them.
 
-Letters: B batch, M heads, D head width, H×W the map. Features are (B, M, D, H, W); logits and weights are (k², B, M, H, W),
-windows row by row. Keys and values come as ``Taps``: k² views of the features' shape, each holding one neighbour of every
-pixel; or, outside autograd, the same views in one overlapping tensor (k, k, B, M, D, H, W). Nothing of size HW·k²·C
-is ever stored. The three products are closed under differentiation: the gradients of ``score`` and ``gather`` are
-``gather``, ``scatter`` and ``score`` again. Any device, any floating type.
+Letters: B batch, M heads, D head width, H×W the map. Features are (B, M, D, H, W); logits and weights are
+(k², B, M, H, W), windows row by row. Keys and values come as ``Taps``: k² views of the features' shape, each holding
+one neighbour of every pixel; or, outside autograd, the same views in one overlapping tensor (k, k, B, M, D, H, W).
+Nothing of size HW·k²·C is ever stored. The three products are closed under differentiation: the gradients of ``score``
+and ``gather`` are ``gather``, ``scatter`` and ``score`` again. Any device, any floating type.
 """
 
 from __future__ import annotations
