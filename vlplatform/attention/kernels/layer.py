@@ -33,8 +33,6 @@ def fits(layer: LocalAttention, x: Tensor) -> bool:
 
 def run(layer: LocalAttention, x: Tensor) -> Tensor:
     """The layer's output by the fused kernel; the norm behind the output runs as a module."""
-    if not x.is_contiguous(memory_format=torch.channels_last):
-        x = x.contiguous()  # the kernels write gradients through views that other layouts do not have
     if not (x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)):
         x = x.contiguous()  # the kernels take the pixels of an image as one axis of a view
     folded = Folded(x)
