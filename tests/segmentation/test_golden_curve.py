@@ -23,7 +23,7 @@ OVERRIDES = [
     "model.low_channels=8",
     "trainer.batch_size=4",
     "trainer.optimizer=sgd",
-    "trainer.learning_rate=0.05",
+    "trainer.learning_rate=0.01",
     "trainer.warmup=0",
     "trainer.eval_every=0",
     "trainer.save_every=1000",
@@ -54,7 +54,7 @@ def test_the_curve_is_the_stored_one(curve):
     assert len(curve) == 100
     assert curve[:10] == pytest.approx(stored[:10], rel=1e-3)
     assert curve == pytest.approx(stored, rel=0.05)
-    assert sum(curve[-10:]) < 0.9 * sum(curve[:10])
+    assert sum(curve[-10:]) < 0.95 * sum(curve[:10])
 
 
 def test_a_second_run_has_the_same_bits(curve, tmp_path):
