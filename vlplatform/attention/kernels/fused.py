@@ -44,7 +44,7 @@ class Window:
     geometric: bool = True
     scale: float = 1.0
     iterations: int = 1
-    strip_bytes: int = 512 * 1024
+    strip_bytes: int = 1 << 20
 
 
 def _up(size: int) -> int:
