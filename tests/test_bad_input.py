@@ -1,4 +1,4 @@
-"""Bad input of every kind: one line that names the key or the file and the remedy, exit code 2, nothing half-written."""
+"""Bad input of every kind: one line that names key or file and remedy, exit code 2, nothing half-written."""
 
 from __future__ import annotations
 

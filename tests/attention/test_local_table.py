@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.utils.flop_counter
 
 from vlplatform.attention import build, resolve
 

@@ -38,7 +38,7 @@ def test_paths_with_odd_characters_arrive_as_written(value):
     ],
 )
 def test_unknown_choices_name_the_nearest(override, sentence):
-    with pytest.raises(UserError, match=".") as caught:
+    with pytest.raises(UserError) as caught:
         compose.compose([override])
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)

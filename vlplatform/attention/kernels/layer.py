@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from vlplatform.attention.local import LocalAttention
 
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 def fits(layer: LocalAttention, x: Tensor) -> bool:
     """Whether the fused kernel computes what the layer's modules would.
 
-    It does for masked borders and plain batch norms; hooks on the modules are to be run, and a norm's own
+    It does for masked borders, plain convolutions and plain batch norms; hooks on the modules are to be run, and a
+    norm's own
     complaint about a single pixel is to be heard.
     """
     inner = [*layer.projections.values(), *([] if layer.position is None else [layer.position])]
@@ -27,7 +31,8 @@ def fits(layer: LocalAttention, x: Tensor) -> bool:
         layer.border == "mask"
         and all(norm is None or type(norm) is nn.BatchNorm2d for norm in norms)
         and x.shape[0] * x.shape[2] * x.shape[3] > 1
-        and not any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+        and all(type(part) in (nn.Sequential, nn.Conv2d, nn.BatchNorm2d) for part in parts)
+        and not any(getattr(part, hooks) for part in parts for hooks in _HOOKS)
     )
 
 
