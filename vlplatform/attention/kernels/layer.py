@@ -20,9 +20,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 def fits(layer: LocalAttention, x: Tensor) -> bool:
     """Whether the fused kernel computes what the layer's modules would.
 
-    It does for masked borders, plain convolutions and plain batch norms; hooks on the modules are to be run, and a
-    norm's own
-    complaint about a single pixel is to be heard.
+    It does for masked borders, plain convolutions and plain batch norms; hooks on the modules are to be run, and
+    a norm's own complaint about a single pixel is to be heard.
     """
     inner = [*layer.projections.values(), *([] if layer.position is None else [layer.position])]
     parts = [part for stage in (*inner, layer.output) for part in stage.modules()]
