@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from safetensors.torch import load_model
 from torch import Tensor, nn
@@ -406,7 +408,15 @@ class _Training:
         count = sum(p.numel() for p in self.model.parameters())
         processes = f" × {accelerator.num_processes}" if accelerator.num_processes > 1 else ""
         batch = f"{s.batch_size}" + (f" × {s.accumulate}" if s.accumulate > 1 else "")
+        device, threads, cores = accelerator.device.type, torch.get_num_threads(), os.cpu_count() or 1
+        threading = f" ({threads} thread{'s' if threads > 1 else ''})" if device == "cpu" else ""
         self.say(
             f"{self.task.name} · {type(self.model).__name__} · {count / 1e6:.2f} M parameters · "
-            f"{accelerator.device.type}{processes} · {s.precision} · batch {batch} · {total} updates"
+            f"{device}{processes}{threading} · {s.precision} · batch {batch} · {total} updates"
         )
+        if (
+            device == "cpu"
+            and threads * accelerator.num_processes < cores
+            and "ACCELERATE_MIXED_PRECISION" in os.environ
+        ):
+            self.say(f"{cores} cores are there: accelerate launch --num_cpu_threads_per_process {cores} uses them all.")
