@@ -164,7 +164,7 @@ def layout(seed: int, index: int, settings: ScenesSettings) -> Layout:
 
 def radii(size: str, picture: int) -> tuple[int, int]:
     """The least and the greatest nominal radius of a ``size`` word in a picture of so many pixels."""
-    low, high = (11, 13) if size == "small" else (16, 20)
+    low, high = (12, 14) if size == "small" else (18, 22)
     return low * picture // 96, high * picture // 96
 
 
