@@ -86,7 +86,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     if reason := fault(path):
         raise UserError(f"Checkpoint {path} cannot be used, {reason}: choose another one, or resume=auto.")
-    tensors = {file.stem: safetensors.torch.load(file.read_bytes()) for file in path.glob("*.safetensors")}
+    tensors = {file.stem: safetensors.torch.load_file(file) for file in path.glob("*.safetensors")}
     state, settings = (json.loads((path / f"{name}.json").read_bytes()) for name in ("state", "settings"))
     return Checkpoint(tensors, state, settings)
 
