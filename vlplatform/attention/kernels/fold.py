@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from vlplatform.attention.kernels.product import affine, product
+
 _STRIP = 2048  # pixels that are centred at a time
 
 
@@ -25,7 +27,7 @@ class _Moments(torch.autograd.Function):
         for image in x.flatten(2):
             for strip in image.split(_STRIP, 1):
                 centred = strip - mean[:, None]
-                covariance.addmm_(centred, centred.t())
+                covariance += product(centred, centred.t())
         ctx.save_for_backward(x, mean)
         ctx.count = x.shape[0] * x.shape[2] * x.shape[3]
         return mean, covariance.div_(ctx.count)
@@ -49,13 +51,21 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, covariance
 
 
-def affine(weight: Tensor, bias: Tensor | None, pixels: Tensor, out: Tensor) -> None:
-    """``out = weight @ pixels + bias`` for (N, C), (N,), (C, n) and (N, n), whichever way the pixels are stored."""
-    if out.stride(1) == 1:
-        torch.mm(weight, pixels, out=out) if bias is None else torch.addmm(bias[:, None], weight, pixels, out=out)
-    else:
-        weight, pixels, out = weight.t(), pixels.t(), out.t()
-        torch.mm(pixels, weight, out=out) if bias is None else torch.addmm(bias, pixels, weight, out=out)
+class _Variance(torch.autograd.Function):
+    """``diag(W S Wᵀ)`` for weights (N, C) and a symmetric covariance (C, C)."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, covariance: Tensor) -> Tensor:
+        spread = product(weight, covariance)
+        ctx.save_for_backward(weight, spread)
+        return (spread * weight).sum(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        weight, spread = ctx.saved_tensors
+        slope = grad_outputs[0][:, None]
+        return spread * (2 * slope), product(weight.t(), slope * weight)
 
 
 class Folded:
@@ -89,7 +99,7 @@ class Folded:
             mean_x, covariance = self._moments
             whole, offset = (weight, bias) if behind is None else (weight @ behind[0], weight @ behind[1] + bias)
             mean = whole @ mean_x + offset
-            variance = ((whole @ covariance) * whole).sum(1).clamp_min(0)
+            variance = _Variance.apply(whole, covariance).clamp_min(0)
             _update(norm, mean, variance, self.count)
         else:
             mean, variance = norm.running_mean, norm.running_var

@@ -1,10 +1,10 @@
-"""Projections, window attention and output product of a local attention layer, over strips that stay in cache.
+"""Projections, window attention and output product of a local attention layer, strip by strip.
 
-A chain of modules writes each of its maps to memory and reads it back in every pass; here a strip of pixels goes
-through all steps before the next one is touched. Maps are (channels, pixels): a neighbour is then a constant number of
-columns away, so a tap is a slice. A step off the image's side lands on some other pixel or on the zero margin,
-where the border mask has made the weight exactly 0. Kept for the backward pass: the input, query, key and value, the
-weights of the windows, and the attended map; gradients of query, key and value live one strip long.
+A chain of modules writes each of its maps to memory and reads it back in every pass; here a strip of pixels, with
+the pixels that its windows reach around it, goes through all steps before the next one is touched. Maps are (channels,
+pixels): a neighbour is then a constant number of columns away, so a tap is a slice. A step off the image's side lands on
+some other pixel or on the zeros around the image, where the border mask has made the weight exactly 0. Kept for the backward
+pass: the input, and of every strip its query, key and value, the weights of its windows, and its attended map.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from vlplatform.attention.kernels import window
-from vlplatform.attention.kernels.fold import affine
+from vlplatform.attention.kernels.product import affine, product
 
 _LANES = 16  # floats in a vector register: rows that start on one are stored faster
 
@@ -52,7 +53,7 @@ def _up(size: int) -> int:
 
 
 class _Plan:
-    """Where everything lies: strips of an image's pixels, the margin around them, rows of query, key and value."""
+    """Where everything lies: strips of an image's pixels, the margin around each, rows of query, key and value."""
 
     def __init__(self, x: Tensor, width: int, settings: Window) -> None:
         _, _, height, columns = x.shape
@@ -68,6 +69,24 @@ class _Plan:
         self.position = slice(self.value.stop, None)
         self.mask = window.border_mask(height, columns, settings.kernel, x).flatten(3).unsqueeze(3)
 
+    def reach(self, strip: slice) -> tuple[slice, slice]:
+        """The pixels of the image that a strip and its margins cover, and the columns where they lie there."""
+        first, last = max(0, strip.start - self.margin), min(self.pixels, strip.stop + self.margin)
+        shift = self.margin - strip.start
+        return slice(first, last), slice(first + shift, last + shift)
+
+    def read(self, pixels: Tensor, strip: slice) -> Tensor:
+        """The strip of ``pixels`` (C, H·W) with its margins, zeros outside the image: (C, n + 2·margin)."""
+        inside, columns = self.reach(strip)
+        around = (columns.start, strip.stop - strip.start + 2 * self.margin - columns.stop)
+        if pixels.stride(0) == 1:
+            return F.pad(pixels.t()[inside], (0, 0, *around)).t()
+        return F.pad(pixels[:, inside], around)
+
+    def core(self, maps: Tensor) -> Tensor:
+        """A strip's ``maps`` (rows, n + 2·margin) without the margins."""
+        return maps[:, self.margin : maps.shape[1] - self.margin]
+
     def heads(self, rows: Tensor) -> Tensor:
         """(width, n) as (1, heads, head width, 1, n)."""
         return rows.unflatten(0, (self.settings.heads, -1))[None, :, :, None]
@@ -76,12 +95,12 @@ class _Plan:
         """(k²·heads, n) as (k², 1, heads, 1, n)."""
         return logits.unflatten(0, (self.settings.kernel**2, -1))[:, None, :, None]
 
-    def taps(self, maps: Tensor, rows: slice, start: int, count: int) -> Tensor:
-        """The neighbours (k, k, 1, heads, head width, 1, n) of the ``count`` columns from ``start``, as a view."""
+    def taps(self, maps: Tensor, rows: slice) -> Tensor:
+        """The neighbours (k, k, 1, heads, head width, 1, n) of a strip's pixels in its ``maps``, as a view."""
         kernel, heads, step = self.settings.kernel, self.settings.heads, maps.stride(0)
-        size = (kernel, kernel, 1, heads, self.width // heads, 1, count)
+        size = (kernel, kernel, 1, heads, self.width // heads, 1, maps.shape[1] - 2 * self.margin)
         stride = (self.row, 1, 0, self.width // heads * step, step, 0, 1)
-        first = maps.storage_offset() + rows.start * step + start - kernel // 2 * (self.row + 1)
+        first = maps.storage_offset() + rows.start * step + self.margin - kernel // 2 * (self.row + 1)
         return maps.as_strided(size, stride, first)
 
 
@@ -97,37 +116,29 @@ class _LocalAttention(torch.autograd.Function):
         b_output: Tensor,
     ) -> Tensor:
         plan = _Plan(x, w_output.shape[1], settings)
-        margin = plan.margin
         channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
         form = torch.channels_last if channels_last else torch.contiguous_format
         shape = (x.shape[0], len(w_output), *x.shape[2:])
         out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=form)
-        maps: list[Tensor] = []
         kept: list[Tensor] = []
         for pixels, target in zip(x.flatten(2), out.flatten(2)):
-            projected = x.new_empty(len(w_project), _up(2 * margin + plan.pixels))
-            projected[:, :margin] = 0
-            projected[:, margin + plan.pixels :] = 0
             for strip in plan.strips:
-                affine(w_project, b_project, pixels[:, strip], projected[:, margin + strip.start : margin + strip.stop])
-            for strip in plan.strips:
-                start, count = margin + strip.start, strip.stop - strip.start
-                here = projected[:, start : start + count]
+                maps = product(w_project, plan.read(pixels, strip)).add_(b_project[:, None])
+                here = plan.core(maps)
                 attended, passes = window.attend(
                     plan.heads(here[plan.query]) if settings.content else None,
-                    plan.taps(projected, plan.key, start, count),
-                    plan.taps(projected, plan.value, start, count),
+                    plan.taps(maps, plan.key),
+                    plan.taps(maps, plan.value),
                     plan.places(here[plan.position]) if settings.geometric else None,
                     plan.mask[..., strip],
                     settings.scale,
                     settings.iterations,
                 )
-                attended = attended.view(plan.width, count)
+                attended = attended.view(plan.width, -1)
                 affine(w_output, b_output, attended, target[:, strip])
-                kept += [attended, *passes]
-            maps.append(projected)
+                kept += [maps, attended, *passes]
         ctx.plan = plan
-        ctx.save_for_backward(x, w_project, w_output, *maps, *kept)
+        ctx.save_for_backward(x, w_project, w_output, *kept)
         return out
 
     @staticmethod
@@ -135,50 +146,45 @@ class _LocalAttention(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         plan, settings = ctx.plan, ctx.plan.settings
         x, w_project, w_output, *saved = ctx.saved_tensors
-        maps, kept, pixels = saved[: len(x)], iter(saved[len(x) :]), x.flatten(2)
-        margin, scale = plan.margin, settings.scale
+        kept, scale = iter(saved), settings.scale
 
-        at_x = torch.empty_like(x) if ctx.needs_input_grad[1] else None
+        at_x = torch.zeros_like(x) if ctx.needs_input_grad[1] else None
         at_project, at_output = torch.zeros_like(w_project), torch.zeros_like(w_output)
         at_project_bias, at_output_bias = w_project.new_zeros(len(w_project)), w_output.new_zeros(len(w_output))
-        room = x.new_empty(plan.width, plan.length)
-        at_maps = x.new_empty(len(w_project), plan.length + 2 * margin)
-        for image, (projected, gradient) in enumerate(zip(maps, grad_outputs[0].flatten(2))):
-            at_maps.zero_()
+        from_maps, from_output = w_project.t().contiguous(), w_output.t().contiguous()
+        room = x.new_empty(len(w_project) * (plan.length + 2 * plan.margin))
+        for image, (pixels, gradient) in enumerate(zip(x.flatten(2), grad_outputs[0].flatten(2))):
             for strip in plan.strips:
-                start, count = margin + strip.start, strip.stop - strip.start
-                attended = next(kept)
+                maps, attended = next(kept), next(kept)
                 *rounds, weights = (next(kept) for _ in range(settings.iterations))
-                at_output.addmm_(gradient[:, strip], attended.t())
-                at_output_bias += gradient[:, strip].sum(1)
-                at_attended = plan.heads(torch.mm(w_output.t(), gradient[:, strip], out=room[:, :count]))
-                values = plan.taps(projected, plan.value, start, count)
-                window.scatter(weights, at_attended, plan.taps(at_maps, plan.value, margin, count))
-                at_logits = window.softmax_backward(window.score(at_attended, values), weights)
-                at_here = at_maps[:, margin : margin + count]
+                given = gradient[:, strip].contiguous()
+                at_output += product(given, attended.t())
+                at_output_bias += given.sum(1)
+                at_attended = plan.heads(product(from_output, given))
+
+                at_maps = room[: maps.numel()].view(maps.shape).zero_()
+                at_here = plan.core(at_maps)
+                window.scatter(weights, at_attended, plan.taps(at_maps, plan.value))
+                at_logits = window.score(at_attended, plan.taps(maps, plan.value))
+                at_logits = window.softmax_backward(at_logits, weights)
                 if settings.geometric:
-                    at_here[plan.position] = at_logits.view(-1, count)
+                    at_here[plan.position] = at_logits.view(-1, given.shape[1])
                 if settings.content:
-                    keys, into = (plan.taps(m, plan.key, s, count) for m, s in ((projected, start), (at_maps, margin)))
+                    keys, into = plan.taps(maps, plan.key), plan.taps(at_maps, plan.key)
                     at_logits = window.refine_backward(at_logits, keys, into, rounds, scale)
                     at_logits = at_logits if scale == 1.0 else at_logits * scale
-                    window.scatter(at_logits, plan.heads(projected[plan.query, start : start + count]), into)
-                    window.gather(at_logits, keys, plan.heads(room[:, :count]))
-                    at_here[plan.query] += room[:, :count]
+                    window.scatter(at_logits, plan.heads(plan.core(maps)[plan.query]), into)
+                    at_query = plan.heads(at_here[plan.query])
+                    if settings.shared:
+                        at_query += window.gather(at_logits, keys)
+                    else:
+                        window.gather(at_logits, keys, out=at_query)
 
-                # Pixels at least a margin before the strip's end have met all windows that hold them.
-                done = slice(
-                    max(0, strip.start - margin), plan.pixels if strip.stop == plan.pixels else strip.stop - margin
-                )
-                if done.stop > done.start:
-                    shift = margin - strip.start
-                    finished = at_maps[:, done.start + shift : done.stop + shift]
-                    at_project.addmm_(finished, pixels[image, :, done].t())
-                    at_project_bias += finished.sum(1)
-                    if at_x is not None:
-                        affine(w_project.t(), None, finished, at_x.flatten(2)[image, :, done])
-                at_maps[:, : 2 * margin] = at_maps[:, count : count + 2 * margin].clone()
-                at_maps[:, 2 * margin :] = 0
+                at_project += product(at_maps, plan.read(pixels, strip).t())
+                at_project_bias += at_maps.sum(1)
+                if at_x is not None:
+                    inside, columns = plan.reach(strip)
+                    at_x.flatten(2)[image, :, inside] += product(from_maps, at_maps)[:, columns]
         return None, at_x, at_project, at_project_bias, at_output, at_output_bias
 
 
