@@ -2,7 +2,8 @@
 
     python scripts/bench_maps.py [--sizes 65x65 97x97] [--channels 256] [--operators conv,local_bilateral] [--json FILE]
 
-Times are medians of repeats in which the operators take turns, so that whatever else the machine does hits all alike.
+Freed memory is kept between the steps, as in a training run. Times are medians of repeats in which the operators take
+turns, so that whatever else the machine does hits all alike.
 Memory is the peak above what stood before the forward pass, the gradients included:
 on CUDA by the allocator's own count; on the CPU by PyTorch's profiler, which sees every tensor allocated and freed (not
 what the convolution's library takes for itself).
@@ -29,6 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from vlplatform.attention import build, catalogue
 from vlplatform.attention.local import LocalBilateral
+from vlplatform.engine.memory import keep_freed_memory
 
 DENSE, ROOM = ("nonlocal", "nonlocal_rpe", "bilateral_nl"), 12 * 2**30  # bytes that their HW×HW weights may take
 
@@ -185,6 +187,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()
     names = options.operators.split(",")
     sizes = [(int(height), int(width)) for height, width in (size.split("x") for size in options.sizes)]
     rows = [row for size in sizes for row in measure(names, size, options)]

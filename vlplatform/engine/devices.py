@@ -10,6 +10,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
+from vlplatform.engine.memory import keep_freed_memory
 from vlplatform.engine.processes import on_cpu, this_device
 from vlplatform.engine.settings import TrainerSettings
 from vlplatform.errors import UserError
@@ -21,6 +22,8 @@ def accelerator_for(settings: TrainerSettings) -> Accelerator:
     Raises:
         UserError: The device cannot compute in this precision.
     """
+    if this_device()[0].type == "cpu":
+        keep_freed_memory()
     AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
     mixed = {"fp32": "no"}.get(settings.precision, settings.precision)
     ddp = DistributedDataParallelKwargs(find_unused_parameters=settings.find_unused_parameters)

@@ -8,6 +8,7 @@ variance of a channel keeps about 7 digits less the ratio of the largest varianc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from vlplatform.attention.kernels.product import affine, product
 
-_STRIP = 2048  # pixels that are centred at a time
+Stage = tuple[nn.Conv2d, nn.BatchNorm2d | None]
+_STRIP = 8192  # pixels that are centred at a time
 
 
 class _Moments(torch.autograd.Function):
@@ -25,7 +27,8 @@ class _Moments(torch.autograd.Function):
         mean = x.mean((0, 2, 3))
         covariance = x.new_zeros(x.shape[1], x.shape[1])
         for image in x.flatten(2):
-            for strip in image.split(_STRIP, 1):
+            parts = -(-image.shape[1] // _STRIP)
+            for strip in image.tensor_split(parts, 1):
                 centred = strip - mean[:, None]
                 covariance += product(centred, centred.t())
         ctx.save_for_backward(x, mean)
@@ -80,33 +83,50 @@ class Folded:
         self.count = x.shape[0] * x.shape[2] * x.shape[3]
         self._moments: tuple[Tensor, Tensor] | None = None
 
-    def fold(
-        self, conv: nn.Conv2d, norm: nn.BatchNorm2d | None, behind: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Weight (N, C) and bias (N,) of ``norm(conv(·))``; a norm in training mode updates its running statistics.
+    def fold(self, stages: Sequence[Stage], behind: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Weight (N, C) and bias (N,) of all ``norm(conv(·))``, stacked; norms in training mode count the batch.
 
         Args:
-            conv: A 1×1 convolution of the input, or of ``behind``.
-            norm: The batch norm that follows, if any.
-            behind: Weight and bias of the product of the input that ``conv`` reads instead.
+            stages: 1×1 convolutions of the input, or of ``behind``, each with the batch norm that follows, if any.
+            behind: Weight and bias of the product of the input that the convolutions read instead.
         """
-        weight = conv.weight.flatten(1)
-        bias = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias
-        if norm is None:
+        if len({_mode(norm) for _, norm in stages}) > 1:  # some norms are frozen, say: one after the other
+            weights, biases = zip(*(self.fold([stage], behind) for stage in stages))
+            return _stack(weights), _stack(biases)
+        weight = _stack([conv.weight.flatten(1) for conv, _ in stages])
+        bias = _stack(
+            [conv.weight.new_zeros(len(conv.weight)) if conv.bias is None else conv.bias for conv, _ in stages]
+        )
+        norms = [norm for _, norm in stages if norm is not None]
+        if not norms:
             return weight, bias
-        if norm.training or norm.running_mean is None or norm.running_var is None:
+        if norms[0].training or norms[0].running_mean is None or norms[0].running_var is None:
             self._moments = moments(self.x) if self._moments is None else self._moments
             mean_x, covariance = self._moments
             whole, offset = (weight, bias) if behind is None else (weight @ behind[0], weight @ behind[1] + bias)
             mean = whole @ mean_x + offset
             variance = _Variance.apply(whole, covariance).clamp_min(0)
-            _update(norm, mean, variance, self.count)
+            sizes = [len(conv.weight) for conv, _ in stages]
+            for norm, of_mean, of_variance in zip(norms, mean.split(sizes), variance.split(sizes)):
+                _update(norm, of_mean, of_variance, self.count)
         else:
-            mean, variance = norm.running_mean, norm.running_var
-        scale = (variance + norm.eps).rsqrt()
-        scale = scale if norm.weight is None else scale * norm.weight
+            mean = _stack([norm.running_mean for norm in norms if norm.running_mean is not None])
+            variance = _stack([norm.running_var for norm in norms if norm.running_var is not None])
+        scale = (variance + norms[0].eps).rsqrt()
+        if norms[0].affine:
+            scale = scale * _stack([norm.weight for norm in norms])
         shift = (bias - mean) * scale
-        return weight * scale[:, None], shift if norm.bias is None else shift + norm.bias
+        if norms[0].affine:
+            shift = shift + _stack([norm.bias for norm in norms])
+        return weight * scale[:, None], shift
+
+
+def _mode(norm: nn.BatchNorm2d | None) -> tuple[object, ...]:
+    return () if norm is None else (norm.training, norm.eps, norm.affine, norm.running_mean is None)
+
+
+def _stack(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 @torch.no_grad()

@@ -1,10 +1,10 @@
 """Projections, window attention and output product of a local attention layer, strip by strip.
 
-A chain of modules writes each of its maps to memory and reads it back in every pass; here a strip of pixels, with
-the pixels that its windows reach around it, goes through all steps before the next one is touched. Maps are (channels,
-pixels): a neighbour is then a constant number of columns away, so a tap is a slice. A step off the image's side lands on
-some other pixel or on the zeros around the image, where the border mask has made the weight exactly 0. Kept for the backward
-pass: the input, and of every strip its query, key and value, the weights of its windows, and its attended map.
+A chain of modules writes each of its maps to memory and reads it back in every pass; here a strip of pixels goes
+through all steps before the next one is touched; backwards with the pixels around it that its windows reach. Maps are
+(channels, pixels): a neighbour is then a constant number of columns away, so a tap is a slice. A step off the image's
+side lands on some other pixel or on the margin around the image, where the border mask has made the weight exactly 0.
+Kept for the backward pass: the input, query, key and value, the weights of the windows, and the attended map.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Window:
         geometric: The logits have a position part.
         scale: Factor of the content dot products.
         iterations: Softmax passes.
-        strip_bytes: A thread's part of one projection of a strip; a few of them fit its second-level cache.
+        strip_bytes: A thread's part of one projection of a strip.
     """
 
     kernel: int
@@ -45,7 +45,7 @@ class Window:
     geometric: bool = True
     scale: float = 1.0
     iterations: int = 1
-    strip_bytes: int = 1 << 20
+    strip_bytes: int = 1 << 21
 
 
 def _up(size: int) -> int:
@@ -67,6 +67,7 @@ class _Plan:
         firsts = (0, 0, 0) if settings.shared else (0, width, 2 * width) if settings.content else (0, 0, 0)
         self.query, self.key, self.value = (slice(first, first + width) for first in firsts)
         self.position = slice(self.value.stop, None)
+        self.summed = slice(self.key.start, self.value.stop)  # their gradients come from several windows
         self.mask = window.border_mask(height, columns, settings.kernel, x).flatten(3).unsqueeze(3)
 
     def reach(self, strip: slice) -> tuple[slice, slice]:
@@ -83,9 +84,21 @@ class _Plan:
             return F.pad(pixels.t()[inside], (0, 0, *around)).t()
         return F.pad(pixels[:, inside], around)
 
+    def add(self, part: Tensor, whole: Tensor, strip: slice) -> None:
+        """Add a strip's ``part`` (C, n + 2·margin) to ``whole`` (C, H·W), written up to the reach of the last one."""
+        inside, columns = self.reach(strip)
+        written = min(strip.start + self.margin, self.pixels) if strip.start else 0
+        split = columns.start + written - inside.start
+        whole[:, inside.start : written].add_(part[:, columns.start : split])
+        whole[:, written : inside.stop].copy_(part[:, split : columns.stop])
+
     def core(self, maps: Tensor) -> Tensor:
         """A strip's ``maps`` (rows, n + 2·margin) without the margins."""
         return maps[:, self.margin : maps.shape[1] - self.margin]
+
+    def part(self, maps: Tensor, strip: slice) -> Tensor:
+        """A strip of the image's ``maps`` (rows, H·W + 2·margin), with its margins."""
+        return maps[:, strip.start : strip.stop + 2 * self.margin]
 
     def heads(self, rows: Tensor) -> Tensor:
         """(width, n) as (1, heads, head width, 1, n)."""
@@ -122,21 +135,22 @@ class _LocalAttention(torch.autograd.Function):
         out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=form)
         kept: list[Tensor] = []
         for pixels, target in zip(x.flatten(2), out.flatten(2)):
+            maps = product(w_project, plan.read(pixels, slice(0, plan.pixels))).add_(b_project[:, None])
+            kept.append(maps)
             for strip in plan.strips:
-                maps = product(w_project, plan.read(pixels, strip)).add_(b_project[:, None])
-                here = plan.core(maps)
+                here = plan.part(maps, strip)
                 attended, passes = window.attend(
-                    plan.heads(here[plan.query]) if settings.content else None,
-                    plan.taps(maps, plan.key),
-                    plan.taps(maps, plan.value),
-                    plan.places(here[plan.position]) if settings.geometric else None,
+                    plan.heads(plan.core(here)[plan.query]) if settings.content else None,
+                    plan.taps(here, plan.key),
+                    plan.taps(here, plan.value),
+                    plan.places(plan.core(here)[plan.position]) if settings.geometric else None,
                     plan.mask[..., strip],
                     settings.scale,
                     settings.iterations,
                 )
                 attended = attended.view(plan.width, -1)
                 affine(w_output, b_output, attended, target[:, strip])
-                kept += [maps, attended, *passes]
+                kept += [attended, *passes]
         ctx.plan = plan
         ctx.save_for_backward(x, w_project, w_output, *kept)
         return out
@@ -148,25 +162,29 @@ class _LocalAttention(torch.autograd.Function):
         x, w_project, w_output, *saved = ctx.saved_tensors
         kept, scale = iter(saved), settings.scale
 
-        at_x = torch.zeros_like(x) if ctx.needs_input_grad[1] else None
+        at_x = torch.empty_like(x) if ctx.needs_input_grad[1] else None
         at_project, at_output = torch.zeros_like(w_project), torch.zeros_like(w_output)
         at_project_bias, at_output_bias = w_project.new_zeros(len(w_project)), w_output.new_zeros(len(w_output))
         from_maps, from_output = w_project.t().contiguous(), w_output.t().contiguous()
         room = x.new_empty(len(w_project) * (plan.length + 2 * plan.margin))
         for image, (pixels, gradient) in enumerate(zip(x.flatten(2), grad_outputs[0].flatten(2))):
+            whole = next(kept)
             for strip in plan.strips:
-                maps, attended = next(kept), next(kept)
+                maps, attended = plan.part(whole, strip), next(kept)
                 *rounds, weights = (next(kept) for _ in range(settings.iterations))
                 given = gradient[:, strip].contiguous()
                 at_output += product(given, attended.t())
                 at_output_bias += given.sum(1)
                 at_attended = plan.heads(product(from_output, given))
 
-                at_maps = room[: maps.numel()].view(maps.shape).zero_()
+                at_maps = room[: maps.numel()].view(maps.shape)  # its rows lie end to end, as products want them
+                at_maps[plan.summed].zero_()
+                at_maps[:, : plan.margin] = at_maps[:, at_maps.shape[1] - plan.margin :] = 0
                 at_here = plan.core(at_maps)
                 window.scatter(weights, at_attended, plan.taps(at_maps, plan.value))
                 at_logits = window.score(at_attended, plan.taps(maps, plan.value))
                 at_logits = window.softmax_backward(at_logits, weights)
+                del at_attended
                 if settings.geometric:
                     at_here[plan.position] = at_logits.view(-1, given.shape[1])
                 if settings.content:
@@ -183,8 +201,7 @@ class _LocalAttention(torch.autograd.Function):
                 at_project += product(at_maps, plan.read(pixels, strip).t())
                 at_project_bias += at_maps.sum(1)
                 if at_x is not None:
-                    inside, columns = plan.reach(strip)
-                    at_x.flatten(2)[image, :, inside] += product(from_maps, at_maps)[:, columns]
+                    plan.add(product(from_maps, at_maps), at_x[image].flatten(1), strip)
         return None, at_x, at_project, at_project_bias, at_output, at_output_bias
 
 

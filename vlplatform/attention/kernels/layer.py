@@ -40,13 +40,14 @@ def run(layer: LocalAttention, x: Tensor) -> Tensor:
     if not (x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)):
         x = x.contiguous()  # the kernels take the pixels of an image as one axis of a view
     folded = Folded(x)
-    query, *others = projections = [folded.fold(*_parts(stage)) for stage in layer.projections.values()]
-    if not layer.content:
-        projections = others  # the query is read by the predictor alone
+    stages = [_parts(stage) for stage in layer.projections.values()]
+    weight, bias = folded.fold(stages)
     if layer.position is not None:  # a product of the query, which is one of the input: one product of the input
-        weight, bias = folded.fold(*_parts(layer.position), behind=query)
-        projections = [*projections, (weight @ query[0], weight @ query[1] + bias)]
-    weights, biases = zip(*projections)
+        query = (weight[: layer.width], bias[: layer.width])
+        at_query, offset = folded.fold([_parts(layer.position)], behind=query)
+        first = 0 if layer.content else layer.width  # without content the query is read by the predictor alone
+        weight = torch.cat((weight[first:], at_query @ query[0]))
+        bias = torch.cat((bias[first:], at_query @ query[1] + offset))
     settings = Window(
         layer.kernel,
         layer.heads,
@@ -56,9 +57,8 @@ def run(layer: LocalAttention, x: Tensor) -> Tensor:
         layer.factor,
         layer.iterations,
     )
-    output = folded.fold(_parts(layer.output)[0], None)
-    out = local_attention(x, (torch.cat(weights), torch.cat(biases)), output, settings)
-    norm = _parts(layer.output)[1]
+    conv, norm = _parts(layer.output)
+    out = local_attention(x, (weight, bias), folded.fold([(conv, None)]), settings)
     return out if norm is None else norm(out)
 
 

@@ -1,8 +1,8 @@
 """Matrix products by the library that computes convolutions.
 
 A 1×1 convolution over pixels whose channels lie side by side is a matrix product. On the CPU, PyTorch gives products
-to one library and convolutions to another; in single precision the second was measured 1.9–2.2 × as fast on AMD processors
-(about the same on Intel's), so the fused kernels multiply through it wherever it takes part.
+to one library and convolutions to another; in single precision the second was measured twice as fast on an AMD
+processor (docs/benchmarks.md), so the fused kernels multiply through it wherever it takes part.
 """
 
 from __future__ import annotations
