@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from vlp_segmentation.models import Labels, SegmentationModel
+from vlp_segmentation.readers.files import read_image
 from vlp_segmentation.testing import InferenceSettings, probabilities
 from vlplatform.errors import UserError
 from vlplatform.interpret import draw
@@ -36,43 +35,13 @@ def predict_files(model: SegmentationModel, inputs: Sequence[Path], out: Path, d
     model = model.to(device).eval()
     written: list[Path] = []
     for path in inputs:
-        image = read_picture(path)
+        image = read_image(path, remedy="give a sound JPEG, PNG or the like").float() / 255
         labels = probabilities(model, image[None].to(device), InferenceSettings())[0].argmax(0).byte().cpu()
         for suffix, picture in _pictures(image, labels, model.labels).items():
             target = out / f"{path.stem}.{suffix}.png"
             _save(picture, target)
             written.append(target)
     return written
-
-
-def read_picture(path: Path) -> Tensor:
-    """A picture (3, H, W) float32 RGB in 0..1, upright as its EXIF orientation says, whatever its mode.
-
-    16-bit grey is scaled, not clipped; transparency is dropped.
-
-    Raises:
-        UserError: The file is missing, truncated, or no picture.
-    """
-    try:
-        with Image.open(path) as opened:
-            picture = ImageOps.exif_transpose(opened)
-            if picture.mode.startswith("I"):  # 16-bit grey, which Pillow would clip to 8 bits
-                grey = np.asarray(picture).astype(np.float32) / 65535
-                pixels = np.repeat(grey[..., None], 3, axis=2).clip(0, 1)
-            else:
-                pixels = np.asarray(picture.convert("RGB"), dtype=np.float32) / 255
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        struct.error,
-        zlib.error,
-        Image.DecompressionBombError,
-    ) as error:
-        problem = "does not exist" if isinstance(error, FileNotFoundError) else f"is not a readable picture ({error})"
-        raise UserError(f"the input {path} {problem}: give a sound JPEG, PNG or the like.") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
 def _pictures(image: Tensor, labels: Tensor, classes: Labels) -> dict[str, Image.Image]:

@@ -52,6 +52,16 @@ def test_push_pull_load_gives_equal_outputs(hub: Hub, saved: Path, model, x: Ten
     assert {headers.get("authorization") for line, headers in hub.asked if "/lfs/" not in line} == {"Bearer hf_writer"}
 
 
+def test_folders_of_this_machine_stay_here(hub: Hub, saved: Path):
+    config = json.loads((saved / "config.json").read_text())
+    config["sections"] = {"data": {"root": "/home/me/data", "parts": ["C:\\me", "nose"]}, "attn": {"name": "conv"}}
+    (saved / "config.json").write_text(json.dumps(config))
+    push(saved, "org/new")
+    pulled = json.loads((pull("org/new") / "config.json").read_text())
+    assert pulled["sections"] == {"data": {"root": None, "parts": [None, "nose"]}, "attn": {"name": "conv"}}
+    assert {**pulled, "sections": config["sections"]} == config
+
+
 def test_pushing_again_and_from_a_run(hub: Hub, saved: Path, model, tmp_path: Path):
     push(saved, "org/new")
     model.save(tmp_path / "run" / "best", {"citation": ["second"]})

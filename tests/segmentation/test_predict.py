@@ -11,7 +11,7 @@ from PIL import Image
 
 from vlp_segmentation import plugin
 from vlp_segmentation.models import MODELS, Labels, SegmentationModel
-from vlp_segmentation.predict import read_picture
+from vlp_segmentation.readers.files import read_image
 from vlplatform.errors import UserError
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def test_label_map_and_overlay(model: SegmentationModel, tmp_path: Path) -> None
     written = plugin.predict_files(model, [tmp_path / "street.png"], tmp_path / "deep" / "out", CPU)
     assert [path.name for path in written] == ["street.labels.png", "street.overlay.png"]
     with torch.no_grad():
-        expected = model.eval()(read_picture(tmp_path / "street.png")[None]).argmax(1)[0].numpy()
+        expected = model.eval()(read_image(tmp_path / "street.png")[None] / 255).argmax(1)[0].numpy()
     with Image.open(written[0]) as labels, Image.open(written[1]) as overlay:
         assert labels.mode == "P"
         assert (np.array(labels) == expected).all()
@@ -58,7 +58,7 @@ def test_any_mode(model: SegmentationModel, tmp_path: Path, mode: str) -> None:
 
 def test_sixteen_bits_are_scaled(tmp_path: Path) -> None:
     Image.fromarray(np.array([[0, 32768, 65535]], dtype=np.uint16)).save(tmp_path / "deep.png")
-    torch.testing.assert_close(read_picture(tmp_path / "deep.png")[0, 0], torch.tensor([0.0, 32768 / 65535, 1.0]))
+    assert read_image(tmp_path / "deep.png")[:, 0].tolist() == [[0, 128, 255]] * 3
 
 
 def test_camera_orientation_is_honoured(model: SegmentationModel, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_camera_orientation_is_honoured(model: SegmentationModel, tmp_path: Path
     exif = picture.getexif()
     exif[0x0112] = 6  # to be shown turned by a quarter
     picture.save(tmp_path / "phone.jpg", exif=exif)
-    assert read_picture(tmp_path / "phone.jpg").shape == (3, 30, 20)
+    assert read_image(tmp_path / "phone.jpg").shape == (3, 30, 20)
     for path in plugin.predict_files(model, [tmp_path / "phone.jpg"], tmp_path / "out", CPU):
         with Image.open(path) as opened:
             assert opened.size[0] >= 20
@@ -77,8 +77,9 @@ def test_unreadable_inputs(model: SegmentationModel, tmp_path: Path) -> None:
     Image.fromarray(noise(64, 64, 3)).save(tmp_path / "whole.jpg")
     (tmp_path / "cut.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:500])
     (tmp_path / "text.png").write_text("no picture")
-    for name, problem in (("cut.jpg", "readable"), ("text.png", "readable"), ("none.png", "does not exist")):
-        with pytest.raises(UserError, match=rf"{name} .*{problem}"):
+    cases = (("cut.jpg", "cannot be decoded"), ("text.png", "cannot be decoded"), ("none.png", "is missing"))
+    for name, problem in cases:
+        with pytest.raises(UserError, match=rf"{name} {problem}.*: give a sound JPEG"):
             plugin.predict_files(model, [tmp_path / name], tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from huggingface_hub import (
@@ -95,7 +96,8 @@ def push(
 ) -> str:
     """Publish an exported model and return its address; the repository is made where it is missing.
 
-    Uploads ``config.json``, ``model.safetensors`` and ``README.md`` in one commit, and nothing else.
+    Uploads ``config.json``, ``model.safetensors`` and ``README.md`` in one commit, and nothing else. Absolute paths
+    among the settings of the run (its data's folder, say) become null in the uploaded config.
 
     Args:
         folder: What ``model.save`` wrote, or a run's folder (its ``best/`` is meant).
@@ -108,7 +110,9 @@ def push(
         UserError: The folder is no whole export, HF_TOKEN is not set, or the hub does not take it.
     """
     source = find(Path(folder).expanduser())
-    check_weights(source, read_config(source / CONFIG))
+    config = read_config(source / CONFIG)
+    check_weights(source, config)
+    public = json.dumps({**config, "sections": without_paths(config["sections"])}, indent=2, ensure_ascii=False) + "\n"
     if not (source / CARD).is_file():
         raise UserError(f"{source} has no {CARD}, the model card: save the model again.")
     repo, _ = parse_hub_id(hub_id)
@@ -131,11 +135,22 @@ def push(
         raise UserError(f"{repo} exists and is public, so nothing was pushed privately to it: name another.")
 
     def commit() -> CommitInfo:
-        files = [CommitOperationAdd(name, str(source / name)) for name in FILES]
+        files = [CommitOperationAdd(name, str(source / name)) for name in FILES if name != CONFIG]
+        files.append(CommitOperationAdd(CONFIG, public.encode()))
         return api.create_commit(repo, files, commit_message=message or f"vlplatform {__version__} model")
 
     errand.run(commit)
     return f"{errand.endpoint}/{repo}"
+
+
+def without_paths(settings: Any) -> Any:
+    """JSON-ready settings with null for every text that is an absolute path, of whichever system."""
+    if isinstance(settings, dict):
+        return {key: without_paths(value) for key, value in settings.items()}
+    if isinstance(settings, list):
+        return [without_paths(value) for value in settings]
+    paths = (PurePosixPath, PureWindowsPath) if isinstance(settings, str) else ()
+    return None if any(path(settings).is_absolute() for path in paths) else settings
 
 
 def _is_offline() -> bool:

@@ -124,16 +124,25 @@ def below(root: Path, relative: str, where: Path) -> Path:
     return root / plain
 
 
-def read_image(path: Path) -> Tensor:
-    """A picture (3, H, W) uint8 RGB, upright as its EXIF orientation says.
+_RESTORE = "restore the file or drop it from the split"
+
+
+def read_image(path: Path, remedy: str = _RESTORE) -> Tensor:
+    """A picture (3, H, W) uint8 RGB, upright as its EXIF orientation says, whatever its mode.
+
+    16-bit grey is scaled to 8 bits; transparency is dropped.
+
+    Args:
+        path: The file.
+        remedy: What to do if it cannot be read, for the message.
 
     Raises:
         UserError: The file is missing, truncated, or no picture.
     """
-    return torch.from_numpy(decode(path, "RGB")).permute(2, 0, 1)
+    return torch.from_numpy(decode(path, "RGB", remedy)).permute(2, 0, 1).contiguous()
 
 
-def decode(path: Path, mode: str | None = None) -> np.ndarray[Any, Any]:
+def decode(path: Path, mode: str | None = None, remedy: str = _RESTORE) -> np.ndarray[Any, Any]:
     """A picture's pixels, (H, W, 3) or (H, W), writable; without ``mode`` those of a mask as they are stored.
 
     Raises:
@@ -147,6 +156,9 @@ def decode(path: Path, mode: str | None = None) -> np.ndarray[Any, Any]:
                     f"{path} is a colour picture ({picture.mode}), not a mask: save class ids as an 8-bit grey or "
                     "palette PNG."
                 )
+            if mode == "RGB" and picture.mode.startswith("I"):  # 16-bit grey, which Pillow would clip to 8 bits
+                grey = (np.asarray(picture).astype(np.float32) * (255 / 65535)).round().clip(0, 255).astype(np.uint8)
+                return np.repeat(grey[..., None], 3, axis=2)
             return np.array(picture.convert(mode) if mode not in (None, picture.mode) else picture)
     except (
         OSError,
@@ -158,7 +170,7 @@ def decode(path: Path, mode: str | None = None) -> np.ndarray[Any, Any]:
         Image.DecompressionBombError,
     ) as error:
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be decoded ({error})"
-        raise UserError(f"{path} {problem}: restore the file or drop it from the split.") from error
+        raise UserError(f"{path} {problem}: {remedy}.") from error
 
 
 class IdMask:
