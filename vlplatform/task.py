@@ -129,7 +129,7 @@ class Task(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Facts for reports and model cards: data set, licence and citation where known, class names, sizes."""
+        """Facts for model cards: ``data`` (mapping with a ``name``), ``licence``, ``citation`` (list of texts), more."""
         ...
 
 

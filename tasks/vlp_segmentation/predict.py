@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 from vlp_segmentation.models import Labels, SegmentationModel
 from vlp_segmentation.readers.files import read_image
 from vlp_segmentation.testing import InferenceSettings, probabilities
+from vlplatform import settings
 from vlplatform.errors import UserError
 from vlplatform.interpret import draw
 
@@ -23,7 +25,9 @@ def predict_files(model: SegmentationModel, inputs: Sequence[Path], out: Path, d
     """Write NAME.labels.png and NAME.overlay.png into ``out`` for each input, and return their paths.
 
     The label map is a palette PNG: its values are class ids, its palette the classes' colours. The overlay has
-    a legend of the classes that were found. Pictures may be of any size and mode; EXIF orientation is honoured.
+    a legend of the classes that were found. Pictures may be of any size and mode; EXIF orientation is honoured. They
+    are tested as the model was: at ``data.scale`` times their size, with the windows, scales and mirror images of
+    ``task.test``, where the model's config tells; the label map has the picture's own size.
 
     Raises:
         UserError: Two inputs of one name, an unreadable picture, or a folder that cannot be written.
@@ -33,15 +37,27 @@ def predict_files(model: SegmentationModel, inputs: Sequence[Path], out: Path, d
     if twice is not None:
         raise UserError(f"two inputs are called '{twice}' and would overwrite each other's results: rename one.")
     model = model.to(device).eval()
+    test, pairs = as_tested(model)
     written: list[Path] = []
     for path in inputs:
         image = read_image(path, remedy="give a sound JPEG, PNG or the like").float() / 255
-        labels = probabilities(model, image[None].to(device), InferenceSettings())[0].argmax(0).byte().cpu()
+        labels = probabilities(model, image[None].to(device), test, pairs)[0].argmax(0).byte().cpu()
         for suffix, picture in _pictures(image, labels, model.labels).items():
             target = out / f"{path.stem}.{suffix}.png"
             _save(picture, target)
             written.append(target)
     return written
+
+
+def as_tested(model: SegmentationModel) -> tuple[InferenceSettings, list[tuple[int, int]]]:
+    """The test procedure of a loaded model's run, and the classes that a mirror exchanges; else the defaults."""
+    sections = getattr(model, "loaded_config", {}).get("sections", {})
+    task, data = sections.get("task", {}), sections.get("data", {})
+    test = settings.parse(InferenceSettings, task.get("test", {}), "task.test")
+    scales = tuple(scale * data.get("scale", 1.0) for scale in test.scales)
+    names = model.labels.names
+    pairs = [(names.index(a), names.index(b)) for a, b in data.get("flip_pairs") or () if a in names and b in names]
+    return dataclasses.replace(test, scales=scales), pairs
 
 
 def _pictures(image: Tensor, labels: Tensor, classes: Labels) -> dict[str, Image.Image]:

@@ -242,11 +242,9 @@ class SegmentationTask:
     def describe(self) -> dict[str, Any]:
         """Data set, licence, citation, classes, and where the backbone's weights came from."""
         return {
-            "data": self.data.name,
-            "classes": list(self.data.classes),
+            "data": {"name": self.data.name, "classes": list(self.data.classes), "notes": list(self.data.notes)},
             "licence": self.data.licence,
-            "citation": self.data.citation,
-            "notes": list(self.data.notes),
+            "citation": [self.data.citation] if self.data.citation else [],
             "model": self.model_class.name,
             "attention": self.sections["attn"]["name"],
             "backbone": self.model_settings.backbone,

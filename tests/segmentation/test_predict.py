@@ -11,7 +11,9 @@ from PIL import Image
 
 from vlp_segmentation import plugin
 from vlp_segmentation.models import MODELS, Labels, SegmentationModel
+from vlp_segmentation.predict import as_tested
 from vlp_segmentation.readers.files import read_image
+from vlp_segmentation.testing import InferenceSettings
 from vlplatform.errors import UserError
 
 CPU = torch.device("cpu")
@@ -94,3 +96,11 @@ def test_a_folder_that_cannot_be_written(model: SegmentationModel, tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         plugin.predict_files(model, [tmp_path / "x.png"], tmp_path / "file" / "out", CPU)
+
+
+def test_pictures_are_tested_as_the_run_was(model: SegmentationModel) -> None:
+    assert as_tested(model) == (InferenceSettings(), [])
+    data = {"scale": 0.5, "flip_pairs": [["sky", "tree"], ["left", "right"]]}
+    model.loaded_config = {"sections": {"task": {"test": {"scales": [1.0, 1.5], "flip": True}}, "data": data}}
+    assert as_tested(model) == (InferenceSettings(scales=(0.5, 0.75), flip=True), [(2, 1)])
+    del model.loaded_config

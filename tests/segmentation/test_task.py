@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from vlp_segmentation import plugin
 from vlp_segmentation.task import SegmentationTask
 from vlplatform.errors import UserError
+from vlplatform.hub.card import model_card
 
 CLASSES = ("ground", "left", "right")
 
@@ -56,6 +57,15 @@ def build(root: Path, **changes: dict[str, Any]) -> SegmentationTask:
     task = plugin.build(sections(root, **changes))
     assert isinstance(task, SegmentationTask)
     return task
+
+
+def test_what_it_says_of_its_data_makes_a_card(root: Path) -> None:
+    described = build(root, data={"citation": "Me: My pictures, 2026", "licence": "cc-by-4.0"}).describe()
+    card = model_card(task="segmentation", card={"scores": {"miou": 0.5}, **described})
+    assert "```\nMe: My pictures, 2026\n```" in card
+    assert "- name: folder" in card
+    assert "license: cc-by-4.0" in card
+    assert "metrics:\n    - type: miou\n      value: 0.5" in card  # the result is tied to the data set
 
 
 def test_auto_chooses_the_model_by_socket(root: Path) -> None:

@@ -28,7 +28,7 @@ LONGEST_WAIT = 60.0
 """Seconds: a hub that asks for a longer pause is not waited for, its wish is reported."""
 
 # The base of the HTTP client's own errors, whichever client this huggingface_hub is built on.
-_ClientError: type[Exception] = [c for c in HfHubHTTPError.__mro__ if c.__module__ != "builtins"][-1]
+ClientError: type[Exception] = [c for c in HfHubHTTPError.__mro__ if c.__module__ != "builtins"][-1]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Errand:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return request()
-            except (_ClientError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+            except (ClientError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
                 pause = max(wait, _retry_after(error) or 0.0)
                 if attempt == ATTEMPTS or pause > LONGEST_WAIT or not _worth_another_try(error):
                     raise UserError(self._blot(self._explain(_root(error)))) from error
@@ -77,7 +77,7 @@ class Errand:
             return f"{what} cannot be fetched because HF_HUB_OFFLINE is set: unset it, or use a model in the cache."
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             return f"no space left for {what}: free some, or name another cache (--cache, HF_HUB_CACHE)."
-        if isinstance(error, (_ClientError, ConnectionError, TimeoutError)) or "Consistency check" in str(error):
+        if isinstance(error, (ClientError, ConnectionError, TimeoutError)) or "Consistency check" in str(error):
             return f"the connection to {hub} failed or broke off ({error}): check network and HF_ENDPOINT, run again."
         if isinstance(error, OSError):
             return f"{what} cannot be written to the cache ({error}): name another one (--cache, HF_HUB_CACHE)."
@@ -132,4 +132,4 @@ def _worth_another_try(error: BaseException) -> bool:
     status = _status(_root(error))
     if status is not None:
         return status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return isinstance(_root(error), (_ClientError, ConnectionError, TimeoutError))
+    return isinstance(_root(error), (ClientError, ConnectionError, TimeoutError))

@@ -27,6 +27,10 @@ def find(folder: Path) -> Path:
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the one that holds {CONFIG} and {WEIGHTS}.")
+    if (folder / "checksums.json").is_file():
+        raise UserError(
+            f"{folder} is a checkpoint of a training run, to resume from: give the run's folder, whose best/ is meant."
+        )
     for candidate in (folder, folder / "best"):
         absent = [name for name in (CONFIG, WEIGHTS) if not (candidate / name).is_file()]
         if not absent:

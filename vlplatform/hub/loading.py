@@ -27,7 +27,7 @@ def load(
     """A saved or published model, rebuilt from its settings, in evaluation mode.
 
     Args:
-        source: A folder (a saved model, a checkpoint, or a run, of which ``best/`` is meant), or a hub id
+        source: A folder (a saved model, or a run, of which ``best/`` is meant), or a hub id
             ``org/name`` or ``org/name@revision``. A folder that exists goes before a hub id of the same name.
         revision: Branch, tag or commit on the hub.
         device: Where the model goes.

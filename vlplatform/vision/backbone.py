@@ -116,7 +116,7 @@ def load_weights(backbone: Backbone, settings: BackboneSettings) -> str:
     """
     if settings.weights is None and not settings.pretrained:
         return "random"
-    path = Path(settings.weights) if settings.weights else _download(settings.backbone)
+    path = Path(settings.weights).expanduser() if settings.weights else _download(settings.backbone)
     tensors = _read(path)
     wanted = backbone.net.state_dict()
     given = {name: tensors[name] for name in wanted if name in tensors}
@@ -149,9 +149,13 @@ def _download(name: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    from vlplatform.hub.address import token_from_environment
+    from vlplatform.hub.errand import ClientError
+
+    token = token_from_environment() or False  # never one that lies stored on disk
     try:
-        return Path(hf_hub_download(_repository(name), "model.safetensors"))
-    except (OSError, LocalEntryNotFoundError, HfHubHTTPError) as error:
+        return Path(hf_hub_download(_repository(name), "model.safetensors", token=token))
+    except (OSError, LocalEntryNotFoundError, HfHubHTTPError, ClientError) as error:
         raise UserError(
             f"the ImageNet weights {_repository(name)} are neither cached nor to be had from the hub "
             f"({type(error).__name__}): set model.weights=FILE (safetensors), or model.pretrained=false to do without."

@@ -127,7 +127,7 @@ class Counting:
 
     def describe(self) -> dict[str, Any]:
         """Facts for the report."""
-        return {"data": "dots", "licence": "made by the example"}
+        return {"data": {"name": "dots"}, "licence": "made by the example"}
 
 
 class Plugin:

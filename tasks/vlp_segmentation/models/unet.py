@@ -32,18 +32,24 @@ class UNetSettings(BackboneSettings):
     Attributes:
         channels: Width of the first block; the others have a half, a half and a quarter of it. A multiple of 32.
         refine: With ``attn=local_bilateral``, iterative refinement in the first block.
+        refine_iterations: Softmax passes of that block.
+        refine_shared: One projection is that block's query, key and value.
         dropout: Of channels before the classifier.
     """
 
     backbone: Literal["resnet18", "resnet50", "resnet101"] = "resnet18"
     channels: int = 512
     refine: bool = True
+    refine_iterations: int = 3
+    refine_shared: bool = True
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.channels < 32 or self.channels % 32:
             raise ValueError(f"channels={self.channels} must be a multiple of 32: heads split a quarter of it")
+        if self.refine_iterations < 1:
+            raise ValueError(f"refine_iterations={self.refine_iterations} must be at least 1")
 
 
 class UNet(SegmentationModel):
@@ -63,7 +69,8 @@ class UNet(SegmentationModel):
         for low, narrower, heads in zip(reversed(finer), WIDTHS[-len(finer) :], HEADS[-len(finer) :]):
             out = model.channels // narrower
             refined = mechanism == "local_bilateral" and model.refine and not blocks
-            chosen = {**attn, "name": "local_bilateral_ir"} if refined else attn
+            of_first = {"iterations": model.refine_iterations, "shared": model.refine_shared}
+            chosen = {**attn, "name": "local_bilateral_ir", **of_first} if refined else attn
             blocks.append(Fusion(chosen, low + width, out, heads=heads))
             width = out
         self.blocks = nn.ModuleList(blocks)
