@@ -3,8 +3,8 @@
     python scripts/compare_runs.py RUN… [--size 180x240] [--classes]
 
 Runs of one mechanism and model that differ in their seed share a row: mean ± standard deviation. Parameters and
-multiply-adds are of the whole model and, in brackets, of its mechanism alone, for one picture of the size given. Time is
-the median over a run's records, per update of its whole batch.
+multiply-adds are of the whole model and, in brackets, of its mechanism alone, for one picture of the size given. Time
+is the median over a run's records, per update of its whole batch.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 The command is given ``out=``, ``name=`` and ``resume=auto``. ``kill -9`` comes at random moments after the first update
 of each start, every other one at the next moment at which a checkpoint is being written. Compared at the end, bit for
-bit: ``metrics.jsonl``, ``metrics.json``, the exported model, all tensors of the last checkpoint. Exit code 1
-if they differ.
+bit: ``metrics.jsonl``, ``metrics.json``, the exported model, all tensors of the last checkpoint; ``report.html``
+must be there. Exit code 1 if not.
 """
 
 from __future__ import annotations
@@ -108,6 +108,9 @@ def _differences(a: Path, b: Path) -> Iterator[str]:
     for name in files:
         if not (b / name).exists() or (a / name).read_bytes() != (b / name).read_bytes():
             yield f"{name} differs"
+    for run in (a, b):
+        if not (run / "report.html").exists():  # its bytes hold times, which never repeat
+            yield f"{run.name}/report.html is missing"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from vlplatform.cli.main import main
+from vlplatform.hub import load
 
 TINY = [
     "model.backbone=resnet18",
@@ -309,3 +310,16 @@ def test_a_traceback_only_with_debug(capsys):
     assert "Traceback" not in capsys.readouterr().err
     assert main(["train", "attn=bilatral", "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_output_folder_that_is_a_file(refused, folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    line = refused("train", *on(folder), *TINY, f"out={tmp_path / 'file'}", "name=x")
+    assert str(tmp_path / "file") in line
+
+
+def test_a_folder_of_model_save_is_scored_when_data_are_named(trained, refused, tmp_path, capsys):
+    load(trained / "run").save(tmp_path / "bare")  # type: ignore[operator]
+    assert "data=NAME" in refused("eval", tmp_path / "bare")
+    assert main(["eval", str(tmp_path / "bare"), "data=folder", f"data.root={trained / 'data'}", "--json"]) == 0
+    assert "miou" in json.loads(capsys.readouterr().out)["values"]

@@ -13,9 +13,9 @@ class UserError(Exception):
     """
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """``"did you mean 'x'? valid: x, y, z"`` for an unknown ``name`` among the ``valid`` ones."""
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """``"did you mean 'x'? valid: x, y, z"`` for an unknown ``name`` (text or not) among the ``valid`` ones."""
     names = sorted(valid)
     listed = "valid: " + ", ".join(names) if names else "there is none"
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'? {listed}" if close else listed

@@ -129,12 +129,16 @@ class Task(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Facts for model cards: ``data`` (mapping with a ``name``), ``licence``, ``citation`` (list of texts), more."""
+        """Facts for model cards: ``data`` (mapping with ``name``), ``licence``, ``citation`` (list of texts), more."""
         ...
 
 
 class TaskPlugin(Protocol):
-    """What the entry point names: makes tasks from settings, models from saved settings, predictions from files."""
+    """What the entry point names: makes tasks from settings, models from saved settings, predictions from files.
+
+    A plugin that also has ``settings_class(group, name)``, the dataclass behind a choice of task, model or data
+    (or None), lets ``vlp list`` show those settings.
+    """
 
     name: str
     summary: str

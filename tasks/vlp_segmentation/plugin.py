@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vlp_segmentation.models import MODELS, Labels, SegmentationModel
-from vlp_segmentation.readers import DATA_SETS, open_data
+from vlp_segmentation.readers import DATA_SETS, READERS, open_data
 from vlp_segmentation.task import SegmentationSettings, SegmentationTask, bare_model
 from vlplatform import attention
 from vlplatform import settings as typed
@@ -59,6 +59,14 @@ class SegmentationPlugin:
             "data": dict(sections["data"]),
         }
         return SegmentationTask(resolved, task_settings, data, model_class, model_settings)
+
+    def settings_class(self, group: str, name: str) -> type[Any] | None:
+        """The settings dataclass behind a choice of ``task``, ``model`` or ``data``; None where there is none."""
+        if group == "task":
+            return SegmentationSettings
+        if group == "model":
+            return MODELS[name].Settings if name in MODELS else None
+        return READERS[name].Settings if name in READERS else None
 
     def rebuild(self, model_settings: Mapping[str, Any]) -> SegmentationModel:
         """The model from what its ``settings()`` returned.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from toy_task import ToyTask, fit, same_run, settings
 
-from vlplatform.engine import Diverged
+from vlplatform.engine import Diverged, Interrupted
 from vlplatform.engine import files as engine_files
 from vlplatform.errors import UserError
 from vlplatform.settings import parse
@@ -77,7 +78,7 @@ def test_a_bad_record_is_one_sentence(workers: int, tmp_path: Path) -> None:
 
 
 def test_no_records(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="training split of toy holds no records"):
+    with pytest.raises(UserError, match="split train of toy, needed for training, holds no records"):
         fit(ToyTask(size=0), tmp_path / "a", settings())
 
 
@@ -91,6 +92,59 @@ def test_wandb_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(UserError, match="pip install wandb"):
         fit(ToyTask(), tmp_path / "a", settings(trackers=["wandb"]))
+
+
+class Broken(ToyTask):
+    """Its weights are missing."""
+
+    def build_model(self, *, pretrained: bool = True) -> Any:
+        raise UserError("The weight file is missing.")
+
+
+@pytest.mark.parametrize("resume", [None, "auto"])
+def test_a_start_that_fails_leaves_the_folder_as_it_was(resume: str | None, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="weight file is missing"):
+        fit(Broken(), tmp_path / "a", settings(), resume=resume)
+    assert not (tmp_path / "a").exists()
+    fit(ToyTask(), tmp_path / "a", settings(), resume=resume)
+    before = (tmp_path / "a/metrics.json").read_bytes()
+    with pytest.raises(UserError, match="weight file is missing"):
+        fit(Broken(), tmp_path / "a", settings(), overwrite=True)
+    assert (tmp_path / "a/metrics.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("resume", [None, "auto"])
+def test_a_run_without_a_line_or_checkpoint_may_be_begun_anew(resume: str | None, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="r4 is truncated"):
+        fit(ToyTask(size=5, bad=4), tmp_path / "a", settings(batch_size=5, trackers=["tensorboard"]), resume=resume)
+    assert (tmp_path / "a/settings.json").exists()
+    fit(ToyTask(), tmp_path / "a", settings(learning_rate=0.01), resume=resume)
+
+
+@pytest.mark.parametrize(("val", "told"), [(None, r"no val\.txt: add it"), (0, "holds no records")])
+@pytest.mark.parametrize("changes", [{}, {"eval_every": 0, "average": 2}, {"stages": {"main": {"eval_every": 2}}}])
+def test_a_missing_val_split_is_told_before_any_work(
+    val: int | None, told: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    task = ToyTask(val=val)
+    with pytest.raises(UserError, match=rf"split val .*trainer.average.*{told}"):
+        fit(task, tmp_path / "a", settings(**{"eval_every": 0 if "stages" in changes else 5, **changes}))
+    assert not task.seen
+    assert not (tmp_path / "a").exists()
+    fit(ToyTask(val=val), tmp_path / "b", settings(eval_every=0, steps=2))
+
+
+def test_a_person_watching_sees_speed_memory_time_left_and_that_a_signal_came(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = ToyTask()
+    task.on_loss = lambda: os.kill(os.getpid(), 15) if len(task.seen) == 20 else None
+    with pytest.raises(Interrupted):
+        fit(task, tmp_path / "a", settings(steps=40))
+    said = capfd.readouterr()
+    assert "SIGTERM: saving after this update; send it again to stop unsaved.\n" in said.err
+    line = next(line for line in said.out.splitlines() if line.startswith("10/40 · "))
+    assert re.search(r" · [\d.e+]+ samples/s · \d+ MiB · \d:\d\d:\d\d left$", line)
 
 
 @pytest.mark.parametrize(

@@ -148,3 +148,107 @@ def test_broken_checkpoints_are_named_and_passed_over(tmp_path: Path, capsys: py
     assert "step-00000009 is broken, optimizer.safetensors is missing" in said
     assert not list((tmp_path / "cut/checkpoints").glob(".tmp*"))
     same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("entry", ["best/mine.txt", "checkpoints/mine.txt", "tensorboard/mine", "report.html"])
+@pytest.mark.parametrize("resume", [None, "auto"])
+def test_a_folder_that_is_no_run_loses_nothing(entry: str, resume: str | None, tmp_path: Path) -> None:
+    (tmp_path / "a" / entry).parent.mkdir(parents=True)
+    (tmp_path / "a" / entry).write_text("mine")
+    with pytest.raises(UserError, match=rf"a holds '{entry.split('/')[0]}'.*name=.*overwrite=true"):
+        fit(ToyTask(), tmp_path / "a", settings(), resume=resume)
+    assert files(tmp_path / "a") == {entry: b"mine"}
+    fit(ToyTask(), tmp_path / "a", settings(steps=1), resume=resume, overwrite=True)
+
+
+def test_somebody_elses_settings_json_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text('{"editor": 1}')
+    with pytest.raises(UserError, match="overwrite=true"):
+        fit(ToyTask(), tmp_path, settings())
+    assert files(tmp_path) == {"settings.json": b'{"editor": 1}'}
+
+
+def cut_run(folder: Path) -> None:
+    """A run stopped after its eighth update."""
+    task = ToyTask("dropout")
+    stop_at(task, 8)
+    with pytest.raises(Interrupted):
+        fit(task, folder, settings())
+
+
+def test_checkpoints_make_up_for_lost_settings(tmp_path: Path) -> None:
+    fit(ToyTask("dropout"), tmp_path / "whole", settings())
+    cut_run(tmp_path / "cut")
+    (tmp_path / "cut/settings.json").unlink()
+    with pytest.raises(UserError, match=r"trainer.learning_rate was 0.02"):
+        fit(ToyTask("dropout"), tmp_path / "cut", settings(learning_rate=0.5), resume="auto")
+    fit(ToyTask("dropout"), tmp_path / "cut", settings(), resume="auto")
+    same_run(tmp_path / "whole", tmp_path / "cut")
+    assert (tmp_path / "cut/settings.json").read_bytes() == (tmp_path / "whole/settings.json").read_bytes()
+
+
+def test_a_run_whose_checkpoints_are_all_broken_is_not_wiped(tmp_path: Path) -> None:
+    cut_run(tmp_path / "a")
+    for path in (tmp_path / "a/checkpoints").glob("step-*/model.safetensors"):
+        path.unlink()
+    before = files(tmp_path / "a")
+    with pytest.raises(UserError, match=r"No checkpoint in .*model.safetensors is missing.*overwrite=true"):
+        fit(ToyTask("dropout"), tmp_path / "a", settings(), resume="auto")
+    assert files(tmp_path / "a") == before
+
+
+@pytest.mark.parametrize("name", ["settings.json", "metrics.json"])
+def test_a_truncated_file_is_one_sentence(name: str, tmp_path: Path) -> None:
+    fit(ToyTask(), tmp_path / "a", settings())
+    path = tmp_path / "a" / name
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(UserError, match=rf"{name} cannot be read \(.*remove it") as stopped:
+        fit(ToyTask(), tmp_path / "a", settings(), resume="auto")
+    assert "\n" not in str(stopped.value)
+    path.unlink()  # as it says
+    fit(ToyTask(), tmp_path / "a", settings(), resume="auto")
+
+
+def test_a_kill_before_the_report_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vlplatform.engine.report.write_report", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit(ToyTask(), tmp_path / "a", settings())
+    assert not (tmp_path / "a/metrics.json").exists()
+    end = fit(ToyTask(), tmp_path / "a", settings(), resume="auto")
+    assert json.loads((tmp_path / "a/metrics.json").read_bytes()) == end
+    assert "no final scores yet" not in (tmp_path / "a/report.html").read_text()
+
+
+@pytest.mark.parametrize("fate", ["there", "lost", "another"])
+def test_another_runs_checkpoint_brings_its_best_model(fate: str, tmp_path: Path) -> None:
+    changes = {"keep": 9, "eval_every": 4}
+    fit(ToyTask(scores=[1.0, 9.0, 0.5 if fate == "another" else 8.0]), tmp_path / "old", settings(**changes))
+    best = tmp_path / "old/best"
+    if fate == "lost":
+        best.rename(tmp_path / "elsewhere")
+    start = str(tmp_path / "old/checkpoints/step-00000006")
+    end = fit(ToyTask(scores=[9.0, 8.0]), tmp_path / "new", settings(**changes), resume=start)
+    assert end["values"]["error"] == (1.0 if fate == "there" else 8.0)
+    assert (tmp_path / "new/report.html").exists()
+    if fate == "there":
+        assert files(tmp_path / "new/best") == files(best)
+    with pytest.raises(UserError, match="new already holds a run"):
+        fit(ToyTask(), tmp_path / "new", settings(**changes), resume=start)
+
+
+def test_moved_data_and_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolved(root: str) -> dict[str, object]:
+        return {"trainer": {}, "data": {"root": root, "cache": root}, "model": {"weights": root}}
+
+    fit(ToyTask(), tmp_path / "a", settings(keep=9), resolved=resolved("old"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    start = "~/a/checkpoints/step-00000006"
+    fit(ToyTask(), tmp_path / "a", settings(keep=9), resolved=resolved("new"), resume=start)

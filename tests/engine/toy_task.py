@@ -74,17 +74,21 @@ class ToyTask:
         bad: int | None = None,
         scores: Sequence[float] | None = None,
         pause: float = 0.0,
+        val: int | None = 7,
     ) -> None:
         self.kind, self.size, self.ballast, self.stages = kind, size, ballast, stages
         self.sections: dict[str, dict[str, Any]] = {}
         self.poison, self.bad, self.scores, self.pause = poison, bad, list(scores or ()), pause
+        self.val = val
         self.stage, self.seen, self.on_loss = stages[0], [], lambda: None
 
     def enter(self, stage: str) -> None:
         self.stage = stage
 
     def records(self, split: str) -> ToyRecords:
-        return ToyRecords(self.size if split == "train" else 7, noisy=split == "train", bad=self.bad)
+        if split != "train" and self.val is None:
+            raise UserError("There is no val.txt: add it.")
+        return ToyRecords(self.size if split == "train" else self.val or 0, noisy=split == "train", bad=self.bad)
 
     def collate(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         tensors = {key: torch.stack([torch.as_tensor(r[key]) for r in records]) for key in ("x", "y", "weight")}
@@ -144,7 +148,7 @@ def settings(**changes: Any) -> TrainerSettings:
 
 def fit(task: ToyTask, folder: Path, trainer: TrainerSettings, **how: Any) -> dict[str, Any]:
     resolved = {"task": {"name": "toy", "kind": task.kind}, "trainer": as_dict(trainer), "seed": 3}
-    return train(task, trainer, folder, resolved=resolved, **{"seed": 3, "resume": None, **how})
+    return train(task, trainer, folder, **{"resolved": resolved, "seed": 3, "resume": None, **how})
 
 
 def same_run(a: Path, b: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,31 +42,33 @@ def pick_device(name: str) -> str:
 def sections_with(config: dict[str, Any], overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The saved sections with ``data=…``, ``data.key=…`` and ``task.key=…`` of the command line put in.
 
+    No recipe has a part in it: recipes are for training. A ``data=`` that chooses the reader of the checkpoint changes
+    nothing but what is said beside it; another one begins with its own defaults. Sections that are not in the
+    checkpoint (``model.save`` knows none) are the model's own, else the composed ones.
+
     Raises:
-        UserError: Any other override: attention, model and training are fixed in a checkpoint.
+        UserError: Any other override (attention, model and training are fixed in a checkpoint), or no data set at all.
     """
     for override in overrides:
         group = override.lstrip("+~").partition("=")[0].partition(".")[0]
         if group not in ("data", "task") or override.startswith("task="):
             raise UserError(f"'{override}' cannot change a checkpoint: only data=…, data.KEY=… and task.KEY=… can.")
     saved: dict[str, dict[str, Any]] = {k: dict(v) for k, v in config["sections"].items() if k in compose.GROUPS}
-    composed = compose.compose(overrides)
-    chosen = any(override.startswith("data=") for override in overrides)
-    for group in ("data", "task"):
-        if group == "data" and chosen:
-            saved["data"] = composed["data"]
-            continue
-        for override in overrides:
-            path = override.lstrip("+~").partition("=")[0].split(".")
-            if path[0] == group and len(path) > 1:
-                _copy(composed[group], saved.setdefault(group, {}), path[1:])
-    return saved
-
-
-def _copy(source: dict[str, Any], target: dict[str, Any], path: Sequence[str]) -> None:
-    """Copy the value at a dotted path."""
-    for key in path[:-1]:
-        source = source[key]
-        target[key] = dict(target.get(key) or {})
-        target = target[key]
-    target[path[-1]] = source[path[-1]]
+    choices = [value for key, _, value in (o.lstrip("+").partition("=") for o in overrides) if key == "data"]
+    if not choices and "data" not in saved:
+        raise UserError("the checkpoint does not say what data it is for: add data=NAME (and data.root=FOLDER).")
+    own = {"task": {"name": config["task"]}}
+    given = {"task": saved.get("task") or own["task"]}
+    if not choices:
+        given["data"] = saved["data"]
+    elif "data" in saved:
+        chosen = compose.compose([f"data={choices[-1]}"], recipe=False, given=own)["data"]
+        if chosen["name"] == saved["data"].get("name"):
+            # A file that is not named like its reader (celebamask) describes one data set: its classes are meant.
+            told = {} if choices[-1] == chosen["name"] else {k: v for k, v in chosen.items() if v is not None}
+            given["data"] = {**saved["data"], **{k: v for k, v in told.items() if k != "augment"}}
+    composed = compose.compose(overrides, recipe=False, given=given)
+    for group in ("attn", "model"):
+        inside = config["model"].get(group)
+        saved.setdefault(group, dict(inside) if isinstance(inside, Mapping) else composed[group])
+    return {**saved, "data": composed["data"], "task": composed["task"]}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from vlplatform import attention, registry, settings
 from vlplatform.errors import UserError, nearest
 
 GROUPS = ("task", "attn", "model", "data", "trainer")
+_GIVEN = "_given_"
+"""Under this name a section given by the caller goes to Hydra; no file has it."""
 
 
 @dataclass
@@ -57,11 +59,26 @@ def options(group: str) -> list[str]:
     return sorted({*_files(group), *_registered(group)})
 
 
-def compose(overrides: Sequence[str]) -> dict[str, Any]:
+def comments(group: str, name: str) -> str:
+    """What the comments of a group's YAML file say; empty where there is no such file."""
+    path = configs() / group / f"{name}.yaml"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return " ".join(line.lstrip("# ") for line in lines if line.startswith("# ") and "@package" not in line)
+
+
+def compose(
+    overrides: Sequence[str], *, recipe: bool = True, given: Mapping[str, Mapping[str, Any]] = {}
+) -> dict[str, Any]:
     """The resolved settings: a mapping with the sections of ``GROUPS`` and the keys of :class:`RunSettings`.
 
+    Args:
+        overrides: As on the command line.
+        recipe: Whether the recipe TASK_DATA is added, if there is one.
+        given: Group → section that takes the place of the group's YAML file, whatever file the overrides choose;
+            overrides of its keys win over it.
+
     Raises:
-        UserError: An unknown group choice, or an override that cannot be read.
+        UserError: An unknown group choice, an override that cannot be read, or a section without a name.
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -73,6 +90,11 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
     logging.getLogger("hydra").setLevel(logging.ERROR)
     prepared = [_prepare(override) for override in overrides]
+    for group, section in given.items():
+        ConfigStore.instance().store(group=group, name=_GIVEN, node=dict(section))
+        prepared = [f"{group}={_GIVEN}", *(o for o in prepared if not o.startswith(f"{group}="))]
+    if not recipe:
+        prepared.append("~recipe")
     for group in GROUPS:
         for name in set(_registered(group)) - set(_files(group)):
             ConfigStore.instance().store(group=group, name=name, node={"name": name})
@@ -85,6 +107,11 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"the settings {' '.join(overrides)} cannot be composed: {first}.") from error
     assert isinstance(resolved, dict)
+    for group in GROUPS:
+        name = resolved[group].get("name", "")
+        if group != "trainer" and not isinstance(name, str):
+            shown = "null" if name is None else name
+            raise UserError(f"{group}.name={shown} is not a name: {nearest(shown, options(group))}.")
     return {str(key): value for key, value in resolved.items()}
 
 
@@ -92,14 +119,17 @@ def run_settings(resolved: dict[str, Any]) -> RunSettings:
     """The run's own settings out of the composed ones.
 
     Raises:
-        UserError: A top-level key that is neither a section nor one of :class:`RunSettings`.
+        UserError: A top-level key that is neither a section nor one of :class:`RunSettings`, or a wrong value.
     """
     own = {key: value for key, value in resolved.items() if key not in GROUPS}
     known = set(settings.describe(RunSettings)) | set(GROUPS)
     for key in own:
         if key not in known:
             raise UserError(f"{key} is not a setting: {nearest(key, known)}.")
-    return settings.parse(RunSettings, own, "run")
+    try:
+        return settings.parse(RunSettings, own, "run")
+    except UserError as error:  # these keys stand alone: nobody can type run.seed
+        raise UserError(str(error).removeprefix("run.").removeprefix("run: ")) from error
 
 
 def _files(group: str) -> list[str]:
@@ -122,6 +152,8 @@ def _prepare(override: str) -> str:
     if not equals or not key.strip("+~"):
         raise UserError(f"'{override}' is not a setting: write key=value (task=segmentation, trainer.steps=100).")
     plain = key.lstrip("+")
+    if plain.lstrip("~") in (*GROUPS, "recipe") and "~" in plain:
+        raise UserError(f"'{override}' would leave out a whole group: choose one with {plain.lstrip('~')}=NAME.")
     if plain in (*GROUPS, "recipe"):
         if value not in (names := options(plain)):
             raise UserError(f"{plain}={value} is unknown: {nearest(value, names)}.")

@@ -36,7 +36,9 @@ OPTIONAL = {"wandb": "the W&B tracker", "tensorboard": "the TensorBoard tracker"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Overrides that name a data set to be read, and the output form."""
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="data=… data.root=… to check a data set")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="data=… data.root=… to check a data set"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -104,7 +106,7 @@ def _plugins() -> list[Finding]:
 
 
 def _data(overrides: list[str]) -> list[Finding]:
-    """Read every record of every split of the chosen data set; the first bad one of a split is named."""
+    """Read every record of every split of the chosen data set; each bad one is named."""
     resolved = compose.compose([*overrides, "model.pretrained=false"])
     task = registry.task(resolved["task"]["name"]).build({g: resolved[g] for g in compose.GROUPS})
     findings: list[Finding] = []
@@ -114,12 +116,13 @@ def _data(overrides: list[str]) -> list[Finding]:
         except UserError as error:
             findings.append((f"data {split}", split == "test", str(error)))
             continue
-        try:
-            for index in range(len(records)):
+        faults: list[Finding] = []
+        for index in range(len(records)):
+            try:
                 records[index]
-            findings.append((f"data {split}", True, f"{len(records)} records, all readable"))
-        except UserError as error:
-            findings.append((f"data {split}", False, str(error)))
+            except UserError as error:
+                faults.append((f"data {split}", False, str(error)))
+        findings += faults or [(f"data {split}", True, f"{len(records)} records, all readable")]
     return findings
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 from vlplatform import registry
 from vlplatform.cli import checkpoint, table
+from vlplatform.cli.arguments import whole_number
+from vlplatform.errors import UserError
 
 HELP = "Score a checkpoint on a data set (by default the one it was trained on, its validation split)."
 EPILOG = """examples:
@@ -19,19 +22,25 @@ EPILOG = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Source, overrides of data and testing, split, and output."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=checkpoint.SOURCE_HELP)
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="data=…, data.KEY=…, task.KEY=…")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="data=…, data.KEY=…, task.KEY=…")
     parser.add_argument("--split", default="val", help="train, val (default) or test")
-    parser.add_argument("--batch-size", type=int, default=4, help="records at a time (default 4)")
-    parser.add_argument("--workers", type=int, default=0, help="processes that read records (default 0)")
+    at_a_time, readers = whole_number("--batch-size", 1), whole_number("--workers", 0)
+    parser.add_argument("--batch-size", type=at_a_time, default=4, metavar="N", help="records at a time (default 4)")
+    parser.add_argument("--workers", type=readers, default=0, metavar="N", help="processes that read (default 0)")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda:0 …")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--out", type=Path, help="also write the scores as JSON to this file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate and print; exit code 0."""
+    """Evaluate and print; exit code 0.
+
+    Raises:
+        UserError: The checkpoint, the overrides or ``--out`` do not allow it; nothing has been evaluated then.
+    """
     from vlplatform.engine import evaluate
 
+    out = writable(args.out) if args.out else None
     model, config = checkpoint.load(args.checkpoint, args.device)
     task = registry.task(config["task"]).build(checkpoint.sections_with(config, args.overrides))
     score = evaluate(task, model, args.split, batch_size=args.batch_size, workers=args.workers)
@@ -42,10 +51,26 @@ def run(args: argparse.Namespace) -> int:
         "values": score.values,
         "per_class": score.per_class,
     }
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+    if out:
+        out.write_text(json.dumps(result, indent=1) + "\n")
     if args.json:
         print(json.dumps(result))
     else:
         table.print_scores(score.values, score.per_class)
     return 0
+
+
+def writable(path: Path) -> Path:
+    """The path of a file that can be written, ``~`` replaced; nothing is made or changed.
+
+    Raises:
+        UserError: A folder, a file in a folder that does not exist, or one that may not be written.
+    """
+    path = Path(os.path.expanduser(path))
+    if path.is_dir():
+        raise UserError(f"--out {path} is a folder: name a file.")
+    if not path.parent.is_dir():
+        raise UserError(f"--out {path} cannot be written, there is no folder {path.parent}: make it, or name another.")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"--out {path} may not be written: mend the permissions, or name another file.")
+    return path

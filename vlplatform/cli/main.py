@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from vlplatform import __version__
+from vlplatform.cli.arguments import Parser
 from vlplatform.errors import UserError
 
 COMMANDS = {
@@ -31,10 +32,10 @@ EXAMPLES = """examples:
 """
 
 
-def parser_of(command: str) -> argparse.ArgumentParser:
+def parser_of(command: str) -> Parser:
     """The argument parser of one command; only that command's file is imported."""
     module = importlib.import_module(f"vlplatform.cli.{command}")
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"vlp {command}",
         description=module.HELP,
         epilog=getattr(module, "EPILOG", None),
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from vlplatform.errors import nearest
 
             raise UserError(f"'{command}' is not a command of vlp: {nearest(command, COMMANDS)}.")
-        parsed = parser_of(command).parse_intermixed_args(rest)
+        parsed = parser_of(command).read(rest)
         return importlib.import_module(f"vlplatform.cli.{command}").run(parsed)
     except UserError as error:
         return _fail(str(error), 2, debug)
@@ -73,10 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            where = f" for {error.filename}" if error.filename else ""
-            return _fail(f"no space left on the device{where}: free some, then run again.", 2, debug)
-        raise
+        return _fail(_refusal(error), 2, debug)
     except Exception as error:  # the last guard: one line for the user, the traceback with --debug
         if debug:
             raise
@@ -84,9 +82,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int, debug: bool) -> int:
-    """Print one line on stderr (once, from the first process of a launch) and hand back the exit code."""
+    """Print one line on stderr, with the rank in front in all processes of a launch but the first; the exit code."""
     if debug:
         traceback.print_exc()
-    if os.environ.get("RANK", "0") == "0":
-        print("error: " + " ".join(message.split()), file=sys.stderr, flush=True)
+    rank = os.environ.get("RANK", "0")
+    print(f"{'' if rank == '0' else f'[rank {rank}] '}error: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
+
+
+def _refusal(error: OSError) -> str:
+    """What the operating system refused, where, and what to do."""
+    where = f" for {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left on the device{where}: free some, then run again."
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename:
+        return f"{error.filename} cannot be used ({reason}): check the path and who may read and write there."
+    return f"the system refused ({reason}): check disk, network and permissions (--debug shows where)."

@@ -18,7 +18,9 @@ HELP = "Train a task with an attention mechanism; writes runs/NAME with checkpoi
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The overrides; the epilogue teaches what can be overridden."""
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="group choices and settings, see below")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="group choices and settings, see below"
+    )
     parser.epilog = _epilog()
 
 
@@ -34,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     task = registry.task(section_name(sections, "task")).build(sections)
     resolved.update({**task.sections, "trainer": settings.as_dict(trainer)})
     name = own.name or run_name(task.sections, own.seed)
-    folder = Path(own.out) / name
+    folder = Path(os.path.expanduser(own.out)) / name
     resolved["name"] = name
     try:
         metrics = train(
@@ -43,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             folder,
             resolved=resolved,
             seed=own.seed,
-            resume=own.resume,
+            resume=os.path.expanduser(own.resume) if own.resume else own.resume,
             overwrite=own.overwrite,
         )
     except Interrupted as stop:
@@ -88,7 +90,7 @@ def _epilog() -> str:
             lines += textwrap.wrap(entry.get("help", ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     lines += [
         "",
-        "of a mechanism (attn.…): vlp list attn --json; of data and models: vlp list data, vlp list models",
+        "of a mechanism: vlp list attn --json; of data, models, tasks: vlp list data|models|tasks --json",
         "",
         "examples:",
         "  vlp train task=segmentation attn=bilateral",

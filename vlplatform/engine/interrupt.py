@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Any
@@ -21,7 +23,7 @@ class Interrupted(Exception):
 
 
 class SignalWatch:
-    """Within it, the first SIGINT or SIGTERM is noted in ``received``; a second one acts as usual.
+    """Within it, the first SIGINT or SIGTERM is noted in ``received``, and said; a second one acts as usual.
 
     Outside the main thread signals cannot be caught, and nothing is noted.
     """
@@ -42,6 +44,11 @@ class SignalWatch:
     def _note(self, number: int, _: FrameType | None) -> None:
         self.received = number
         self._give_back()
+        if os.environ.get("RANK", "0") == "0":  # Ctrl-C reaches every process of a launch
+            name, again = ("Ctrl-C", "press") if number == signal.SIGINT else ("SIGTERM", "send it")
+            line = f"{name}: saving after this update; {again} again to stop unsaved."
+            start = "\n" if sys.stderr.isatty() else ""  # the cursor may stand in a progress bar
+            os.write(2, f"{start}{line}\n".encode())  # print() must not be called again within itself
 
     def _give_back(self) -> None:
         while self._before:

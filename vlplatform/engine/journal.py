@@ -34,7 +34,8 @@ class Journal:
     def update(self, step: int, found: Gradients, rate: float, samples: int) -> None:
         """Show one update."""
         self.meter.add(samples)
-        self.display.update(step, f"loss {found.loss:.4f} · lr {rate:.2e}")
+        speed, memory = self.meter.now(), peak_memory(self.device)
+        self.display.update(step, f"loss {found.loss:.4f} · lr {rate:.2e} · {speed:.3g} samples/s · {memory:.0f} MiB")
 
     def numbers(self, step: int, values: Mapping[str, Any]) -> None:
         """Note the numbers of one update, and how fast it goes."""
@@ -52,7 +53,7 @@ class Journal:
             tracker.log("val" if kind == "eval" else kind, step, values)
         shown = " · ".join(f"{name} {value:.4f}" for name, value in values.items())
         self.display.say(f"{'average' if kind == 'average' else 'update'} {step} · {shown}{' · best' if best else ''}")
-        self.meter = Meter()
+        self.meter.pause()
 
     def sync(self) -> None:
         """Wait until all lines are on the disk."""

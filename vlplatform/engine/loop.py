@@ -37,7 +37,7 @@ from vlplatform.engine.journal import Journal
 from vlplatform.engine.launch import start_missing_processes
 from vlplatform.engine.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
 from vlplatform.engine.place import Place
-from vlplatform.engine.processes import gather, on_main, share_buffers
+from vlplatform.engine.processes import all_or_none, gather, on_main, share_buffers
 from vlplatform.engine.progress import Display
 from vlplatform.engine.randomness import (
     deterministic_algorithms,
@@ -45,18 +45,16 @@ from vlplatform.engine.randomness import (
     restore_random_states,
     seed_all,
 )
-from vlplatform.engine.run_folder import BEST, CHECKPOINTS, open_run
+from vlplatform.engine.run_folder import BEST, CHECKPOINTS, Opening, begin, plan_run
 from vlplatform.engine.settings import TrainerSettings
-from vlplatform.engine.trackers import plain
+from vlplatform.engine.trackers import check_trackers, plain
 from vlplatform.engine.update import Gradients, Objective, Updater
 from vlplatform.errors import UserError
-from vlplatform.hub.export import WEIGHTS
+from vlplatform.hub.export import CONFIG, WEIGHTS, read_config
 from vlplatform.task import Score, Task
 
 EXHIBITS = 6
 """Sample predictions in a report."""
-NAMED_IDS = 32
-"""Record ids that a message names at most."""
 
 
 class Diverged(UserError):
@@ -101,15 +99,14 @@ def train(
         SignalWatch() as signals,
         Display(shown=accelerator.is_main_process) as display,
     ):
-        opening = on_main(lambda: open_run(folder, resolved, resume=resume, overwrite=overwrite))
+        opening = on_main(lambda: plan_run(folder, resolved, resume=resume, overwrite=overwrite))
         for note in opening.notes:
             display.say(note)
         if opening.finished is not None:
             return opening.finished
-        stored = load_checkpoint(opening.checkpoint) if opening.checkpoint else None
         journal = Journal(display, accelerator.device)
         try:
-            return _Training(task, trainer, folder, resolved, seed, stored, accelerator, signals, journal).run()
+            return _Training(task, trainer, folder, resolved, seed, opening, accelerator, signals, journal).run()
         finally:
             journal.close()
 
@@ -124,19 +121,24 @@ class _Training:
         folder: Path,
         resolved: Mapping[str, Any],
         seed: int,
-        stored: Checkpoint | None,
+        opening: Opening,
         accelerator: Accelerator,
         signals: SignalWatch,
         journal: Journal,
     ) -> None:
         self.task, self.settings, self.folder, self.resolved, self.seed = task, settings, folder, resolved, seed
         self.accelerator, self.signals, self.journal, self.say = accelerator, signals, journal, journal.display.say
+        all_or_none(self._check)
+        stored = all_or_none(lambda: load_checkpoint(opening.checkpoint) if opening.checkpoint else None)
         self.stored = stored
         self.place = Place(**stored.state["place"]) if stored else Place()
         self.saved_step = self.place.step if stored else -1
+        if not opening.best:
+            self.place.forget_best()
 
         seed_all(seed)
-        self.model = placed(task.build_model(pretrained=stored is None), settings, accelerator, self.say)
+        model = all_or_none(lambda: task.build_model(pretrained=stored is None))
+        self.model = placed(model, settings, accelerator, self.say)
         if stored:
             self.model.load_state_dict(stored.tensors["model"])
         self.average = MovingAverage(self.model, settings.ema) if settings.ema else None
@@ -146,17 +148,41 @@ class _Training:
             self.model.compile()
         self.objective = accelerator.prepare_model(Objective(task, self.model))
 
-        if accelerator.is_main_process:
-            facts = environment(accelerator.device, accelerator.num_processes)
-            write_whole(folder / "environment.json", json_bytes(facts))
-            journal.open(folder, settings, resolved, self.place.step)
+        on_main(lambda: self._begin(opening))  # only now: what was there is not given up for a start that fails
+
+    def _check(self) -> None:
+        """Try all that is needed later, before a file is touched; raises :class:`UserError`."""
+        self._require("train", "training")
+        if self.judged:
+            self._require("val", "trainer.eval_every and trainer.average (0 switches each off)")
+        check_trackers(self.settings.trackers)
+
+    def _require(self, split: str, use: str) -> None:
+        try:
+            count = len(self.task.records(split))
+        except UserError as error:
+            raise UserError(f"The split {split} is needed for {use}: {error}") from error
+        if not count:
+            where = f"The split {split} of {self.task.name}, needed for {use},"
+            raise UserError(f"{where} holds no records: check the data set's folder.")
+
+    def _begin(self, opening: Opening) -> None:
+        """Make the folder ready and open what is written all along."""
+        begin(self.folder, self.resolved, opening)
+        facts = environment(self.accelerator.device, self.accelerator.num_processes)
+        write_whole(self.folder / "environment.json", json_bytes(facts))
+        self.journal.open(self.folder, self.settings, self.resolved, self.place.step)
+
+    @property
+    def judged(self) -> bool:
+        """Whether models are scored on ``val``, in any stage or at the end."""
+        staged = any(self.settings.for_stage(stage).eval_every for stage in self.task.stages)
+        return staged or self.settings.average > 0
 
     # ------------------------------------------------------------------------------------------------ the course
 
     def run(self) -> dict[str, Any]:
         """All stages that are left, then the end."""
-        if self.settings.eval_every:
-            self.task.records("val")  # a task without this split says so now
         stages = self.task.stages
         total = sum(self.settings.for_stage(stage).steps for stage in stages)
         self._introduce(total)
@@ -216,7 +242,7 @@ class _Training:
             self._save(optimizer, regular=True)
 
     def _finish(self) -> dict[str, Any]:
-        """Average if asked for, write ``metrics.json`` and the report."""
+        """Average if asked for, write the report, and last ``metrics.json``, which says that the run is finished."""
         place = self.place
         if self.settings.average:
             self._evaluate_mean_of_checkpoints()
@@ -243,13 +269,13 @@ class _Training:
         from vlplatform.engine.report import write_report
 
         with space_needed(self.folder):
-            write_whole(self.folder / "metrics.json", json_bytes(metrics))
             model = self._evaluated()
             load_model(model, self.folder / BEST / WEIGHTS)
             model.eval()
-            split = "val" if self.settings.eval_every else "train"
+            split = "val" if self.judged else "train"
             exhibits = self.task.show(model, split, EXHIBITS)
-            write_report(self.folder, exhibits, self.task.attention_exhibits(model, split))
+            write_report(self.folder, exhibits, self.task.attention_exhibits(model, split), metrics)
+            write_whole(self.folder / "metrics.json", json_bytes(metrics))
 
     # ------------------------------------------------------------------------------------------------- the parts
 
@@ -257,8 +283,6 @@ class _Training:
         """The endless training batches from the current place on, and the number of records."""
         world = self.accelerator.num_processes
         records = self.task.records("train")
-        if not len(records):
-            raise UserError(f"The training split of {self.task.name} holds no records: check the data set's folder.")
         if s.batch_size < world:
             raise UserError(f"trainer.batch_size={s.batch_size} cannot be shared by {world} processes: raise it.")
         if self.place.position >= len(records):
@@ -349,11 +373,12 @@ class _Training:
             "budget": self.place.budget(),
         }
 
-        def save() -> None:
+        def save() -> str:
             with space_needed(self.folder):
                 hub.save_model(model, self.folder / BEST, task=self.task.name, sections=sections, card=card)
+            return read_config(self.folder / BEST / CONFIG)["sha256"]
 
-        on_main(save)
+        self.place.best_sha256 = on_main(save)
 
     def _save(self, optimizer: Optimizer, *, regular: bool) -> None:
         """Write a checkpoint; the main process writes for all."""
@@ -391,9 +416,7 @@ class _Training:
 
     def _divergence(self, found: Gradients, rate: float) -> Diverged:
         ids = [name for part in gather(found.ids) for name in part]
-        named = ", ".join(map(str, ids[:NAMED_IDS])) + (
-            f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else ""
-        )
+        named = ", ".join(map(str, ids))  # all of them: any one may be the culprit
         saved = on_main(lambda: checkpoints(self.folder / CHECKPOINTS))
         what = f"loss ({found.loss})" if not math.isfinite(found.loss) else f"gradient (norm {found.norm})"
         return Diverged(

@@ -22,6 +22,7 @@ class Place:
         samples: Samples seen in all.
         best: Best score so far, the higher the better; None before the first.
         best_step: After which update it was reached.
+        best_sha256: SHA-256 of the weights in ``best/`` then.
         scores: The scores then: ``values`` and ``per_class``.
         waits: Evaluations since then, in this stage.
     """
@@ -34,6 +35,7 @@ class Place:
     samples: int = 0
     best: float | None = None
     best_step: int | None = None
+    best_sha256: str | None = None
     scores: dict[str, Any] = field(default_factory=dict)
     waits: int = 0
 
@@ -57,6 +59,11 @@ class Place:
         if better:
             self.best, self.best_step = value, self.step
         return better
+
+    def forget_best(self) -> None:
+        """Begin the search for the best anew, as its model is lost."""
+        self.best = self.best_step = self.best_sha256 = None
+        self.scores = {}
 
     def budget(self) -> dict[str, int]:
         """What has been spent."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 from torch import Tensor, nn
+
+from vlplatform.errors import UserError
 
 T = TypeVar("T")
 
@@ -57,6 +59,24 @@ def on_main(work: Callable[[], T]) -> T:
     if told[1] is not None:
         raise told[1]
     return told[0]
+
+
+def all_or_none(work: Callable[[], T]) -> T:
+    """Do ``work``, which must not wait for other processes, in all; a :class:`UserError` of one is raised in all.
+
+    So the main process can tell it, and nobody is left waiting.
+    """
+    if _alone():
+        return work()
+    result, error = None, None
+    try:
+        result = work()
+    except UserError as raised:
+        error = raised
+    for raised in gather(error):
+        if raised is not None:
+            raise raised
+    return cast(T, result)
 
 
 def gather(value: T) -> list[T]:

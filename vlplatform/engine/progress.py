@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from datetime import timedelta
 from types import TracebackType
 
 import torch
@@ -22,10 +23,12 @@ class Display:
         self.console = Console(highlight=False, soft_wrap=True, quiet=not shown)
         self._bar: Progress | None = None
         self._total = 1
+        self._first, self._since = 0, time.monotonic()
 
     def start(self, total: int, done: int) -> None:
         """Begin the bar."""
         self._total = total
+        self._first, self._since = done, time.monotonic()
         if self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=self.console, transient=True)
@@ -37,7 +40,12 @@ class Display:
         if self._bar is not None:
             self._bar.update(self._task, completed=step, description=text)
         elif step % max(1, self._total // LINES) == 0:
-            self.say(f"{step}/{self._total} · {text}")
+            self.say(f"{step}/{self._total} · {text} · {self._left(step)} left")
+
+    def _left(self, step: int) -> str:
+        """The time left as h:mm:ss, evaluations and saves included, if all goes on as it went since the start."""
+        seconds = (time.monotonic() - self._since) / max(1, step - self._first) * (self._total - step)
+        return str(timedelta(seconds=round(seconds)))
 
     def say(self, line: str) -> None:
         """One plain line."""
@@ -57,7 +65,15 @@ class Meter:
     """Samples per second since the last reading."""
 
     def __init__(self) -> None:
+        self.samples, self.since, self.last = 0, time.perf_counter(), 0.0
+
+    def pause(self) -> None:
+        """Begin a new span without a reading, after work that made no samples."""
         self.samples, self.since = 0, time.perf_counter()
+
+    def now(self) -> float:
+        """The last reading, or, before the first, samples per second so far; for people to see."""
+        return self.last or self.samples / max(time.perf_counter() - self.since, 1e-9)
 
     def add(self, samples: int) -> None:
         """Count ``samples`` more."""
@@ -66,9 +82,9 @@ class Meter:
     def read(self) -> float:
         """Samples per second since the last reading, which begins the next span."""
         now = time.perf_counter()
-        rate = self.samples / max(now - self.since, 1e-9)
+        self.last = self.samples / max(now - self.since, 1e-9)
         self.samples, self.since = 0, now
-        return rate
+        return self.last
 
 
 def peak_memory(device: torch.device) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -71,10 +72,8 @@ class WeightsAndBiases:
     """A run at wandb.ai (or offline, as WANDB_MODE says), named after the run's folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        try:
-            import wandb  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise UserError("trainer.trackers names wandb, which is not installed: pip install wandb.") from error
+        import wandb  # pyright: ignore[reportMissingImports]
+
         self.run: Any = wandb.init(
             project="vlplatform", name=folder.name, id=folder.name, resume="allow", dir=folder, config=dict(settings)
         )
@@ -86,6 +85,16 @@ class WeightsAndBiases:
     def close(self) -> None:
         """Finish the run there."""
         self.run.finish()
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise :class:`UserError` if a tracker asked for is not installed; nothing is written."""
+    for name in names:
+        module = {"tensorboard": "torch.utils.tensorboard.writer"}.get(name, name)
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"trainer.trackers names {name}, which is not installed: pip install {name}.") from error
 
 
 def build_trackers(names: Sequence[str], folder: Path, step: int, settings: Mapping[str, Any]) -> list[Tracker]:

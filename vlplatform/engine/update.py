@@ -87,7 +87,7 @@ class Updater:
             last = part == parts - 1
             with nullcontext() if last else self.accelerator.no_sync(self.objective):
                 total, count, extras = self.objective(self._placed(batch))
-                count = count.detach().to(self.wide)
+                count = count.detach().to(total.device, self.wide)  # a task may count on the CPU
                 if part == 0:
                     first = sum_over_processes(count.clone())
                     first = torch.where(first > 0, first, torch.ones_like(first))
@@ -95,7 +95,7 @@ class Updater:
                 scale = self.accelerator.num_processes / first  # processes: DDP takes their mean
                 self.accelerator.backward(total * scale.to(total.dtype))
             found = [total, count, *(extras[name] for name in names)]
-            found = torch.stack([value.detach().to(self.wide) for value in found])
+            found = torch.stack([value.detach().to(total.device, self.wide) for value in found])
             sums = found if part == 0 else sums + found
         stops = torch.zeros(self.accelerator.num_processes, dtype=self.wide, device=self.accelerator.device)
         stops[self.accelerator.process_index] = signals.received

@@ -10,9 +10,9 @@ from vlp_segmentation.readers.records import SegmentationData, SegmentationRecor
 from vlplatform import settings
 from vlplatform.errors import UserError, nearest
 
-__all__ = ["DATA_SETS", "SegmentationData", "SegmentationRecords", "open_data"]
+__all__ = ["DATA_SETS", "READERS", "SegmentationData", "SegmentationRecords", "open_data"]
 
-_READERS = {
+READERS: dict[str, Any] = {
     "ade20k": ade20k,
     "camvid": camvid,
     "cityscapes": cityscapes,
@@ -21,8 +21,9 @@ _READERS = {
     "lfw_pl": lfw_pl,
     "scenes": scenes,
 }
+"""Reader's name → its module: ``Settings``, ``SUMMARY`` and ``open_data``."""
 
-DATA_SETS = {name: reader.SUMMARY for name, reader in _READERS.items()}
+DATA_SETS = {name: reader.SUMMARY for name, reader in READERS.items()}
 """Reader's name → one-line summary."""
 
 
@@ -34,7 +35,7 @@ def open_data(name: str, values: Mapping[str, Any]) -> SegmentationData:
     Raises:
         UserError: Unknown reader or setting, a wrong type, or data that are not where they should be.
     """
-    if name not in _READERS:
-        raise UserError(f"data.name={name} is not a reader of segmentation data: {nearest(name, _READERS)}.")
-    reader = _READERS[name]
+    if name not in READERS:
+        raise UserError(f"data.name={name} is not a reader of segmentation data: {nearest(name, READERS)}.")
+    reader = READERS[name]
     return reader.open_data(settings.parse(reader.Settings, values, "data"))

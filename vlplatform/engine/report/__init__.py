@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from vlplatform import __version__
 from vlplatform.engine.files import space_needed, write_whole
@@ -20,7 +21,12 @@ from vlplatform.task import Exhibit
 __all__ = ["write_report"]
 
 
-def write_report(folder: Path, exhibits: Sequence[Exhibit], attention: Sequence[Exhibit]) -> Path:
+def write_report(
+    folder: Path,
+    exhibits: Sequence[Exhibit],
+    attention: Sequence[Exhibit],
+    final: Mapping[str, Any] | None = None,
+) -> Path:
     """Write ``report.html`` into the run's folder from what the folder holds, and return its path.
 
     Read are ``settings.json``, ``environment.json``, ``metrics.jsonl``, ``timings.jsonl`` and ``metrics.json``;
@@ -30,6 +36,7 @@ def write_report(folder: Path, exhibits: Sequence[Exhibit], attention: Sequence[
         folder: The run's folder.
         exhibits: Sample predictions beside the truth.
         attention: Pictures of attention.
+        final: What ``metrics.json`` is going to hold, where the report is written before it.
 
     Raises:
         UserError: There is no such folder.
@@ -37,6 +44,8 @@ def write_report(folder: Path, exhibits: Sequence[Exhibit], attention: Sequence[
     if not folder.is_dir():
         raise UserError(f"there is no run folder {folder}: give the folder that a training wrote.")
     run = read_run(folder)
+    if final is not None:
+        run.final = dict(final)
     uris = pictures.fitted([*exhibits, *attention])
     samples, attended = pictures.figures(exhibits, uris), pictures.figures(attention, uris[len(exhibits) :])
     parts = {

@@ -1,0 +1,212 @@
+"""Commands as typed: one line per mistake, what `vlp list` tells, and what `vlp eval` makes of a saved model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from vlplatform import attention
+from vlplatform.attention import Mechanism
+from vlplatform.cli import checkpoint, compose, train
+from vlplatform.cli.eval import writable
+from vlplatform.cli.main import main, parser_of
+from vlplatform.errors import UserError, nearest
+
+SAVED: dict[str, Any] = {
+    "task": "segmentation",
+    "model": {"attn": {"name": "conv", "kernel": 3}, "model": {"name": "deeplabv3plus", "channels": 32}},
+    "sections": {
+        "task": {"name": "segmentation", "class_weights": "none", "test": {"flip": False, "scales": [1.0]}},
+        "attn": {"name": "conv"},
+        "model": {"name": "deeplabv3plus"},
+        "data": {"name": "camvid", "root": "R1", "scale": 1.0, "augment": {"crop": [64, 96]}},
+    },
+}
+
+
+@pytest.mark.parametrize("overrides", [["data=camvid", "data.root=R2"], ["data.root=R2"]])
+def test_a_checkpoint_keeps_the_data_settings_it_was_trained_with(overrides):
+    data = checkpoint.sections_with(SAVED, overrides)["data"]
+    assert data == {**SAVED["sections"]["data"], "root": "R2"}
+
+
+def test_overrides_win_over_the_saved_sections():
+    got = checkpoint.sections_with(SAVED, ["data=camvid", "data.scale=0.25", "data.augment.crop=[8,8]"])
+    assert got["data"]["scale"] == 0.25
+    assert got["data"]["augment"]["crop"] == [8, 8]
+    got = checkpoint.sections_with(SAVED, ["task.test.flip=true"])
+    assert got["task"] == {**SAVED["sections"]["task"], "test": {"flip": True, "scales": [1.0]}}
+    assert got["data"] == SAVED["sections"]["data"]
+
+
+def test_another_reader_begins_with_its_own_defaults():
+    data = checkpoint.sections_with(SAVED, ["data=folder", "data.root=R2"])["data"]
+    assert data == {"name": "folder", "root": "R2", "augment": {"crop": [512, 512]}}
+
+
+def test_a_described_data_set_brings_its_classes_to_the_saved_reader():
+    saved = {**SAVED, "sections": {**SAVED["sections"], "data": {"name": "folder", "root": "R1", "scale": 0.5}}}
+    data = checkpoint.sections_with(saved, ["data=celebamask"])["data"]
+    assert (data["root"], data["scale"], len(data["classes"])) == ("R1", 0.5, 19)
+
+
+def test_a_model_without_sections():
+    bare = {**SAVED, "sections": {}}
+    with pytest.raises(UserError, match="data=NAME"):
+        checkpoint.sections_with(bare, ["data.root=R"])
+    got = checkpoint.sections_with(bare, ["data=camvid", "data.root=R"])
+    assert got["attn"] == SAVED["model"]["attn"]
+    assert got["model"] == SAVED["model"]["model"]
+    assert got["task"]["name"] == "segmentation"
+    assert got["data"]["root"] == "R"
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[str]:
+    """The lines on stderr of a command that must end with exit code 2."""
+    capsys.readouterr()
+    assert main([str(a) for a in arguments]) == 2
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        (["list", "atn"], ["atn", "did you mean 'attn'"]),
+        (["list", "attn", "--socket", "foo"], ["--socket foo", "local"]),
+        (["list", "data", "attn.heads=2"], ["attn.heads=2", "vlp list attn"]),
+        (["eval"], ["CHECKPOINT"]),
+        (["eval", "x", "--batch-size", "0"], ["--batch-size 0", "from 1"]),
+        (["eval", "x", "--workers", "-1"], ["--workers -1", "from 0"]),
+        (["eval", "x", "--workers", "two"], ["--workers two", "from 0"]),
+        (["eval", "x", "--splt", "val"], ["--splt", "did you mean '--split'"]),
+        (["train", "--foo"], ["--foo", "KEY=VALUE"]),
+        (["train", "attn.name=5"], ["attn.name=5", "bilateral"]),
+        (["train", "model.name=null"], ["model.name=null", "unet"]),
+        (["train", "data.name=3"], ["data.name=3", "camvid"]),
+        (["train", "~data=scenes"], ["~data", "data=NAME"]),
+        (["train", "seed=abc"], ["error: seed='abc'", "whole number"]),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_line(arguments, fragments, capsys):
+    lines = lines_of(capsys, *arguments)
+    assert len(lines) == 1
+    assert all(fragment in lines[0] for fragment in fragments), lines
+    assert "run.seed" not in lines[0]
+
+
+def test_eval_without_a_checkpoint_asks_for_nothing_else(capsys):
+    assert "KEY=VALUE" not in lines_of(capsys, "eval")[0]
+
+
+def test_nearest_takes_what_is_no_text():
+    assert nearest(None, ["a"]) == nearest(5, ["a"]) == "valid: a"
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied", "place"), FileExistsError(17, "E", "place")]
+)
+def test_a_refusal_of_the_system_is_one_line(error, capsys, monkeypatch):
+    def refuse(_: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr("vlplatform.cli.pull.run", refuse)
+    (line,) = lines_of(capsys, "pull", "a/b")
+    assert "place" in line
+    assert error.strerror in line
+    assert "Traceback" in "\n".join(lines_of(capsys, "pull", "a/b", "--debug"))
+
+
+def test_the_file_of_scores_is_checked_before_the_work(tmp_path, capsys):
+    assert writable(tmp_path / "scores.json") == tmp_path / "scores.json"
+    assert not list(tmp_path.iterdir())
+    for out in (tmp_path, tmp_path / "none" / "x.json"):
+        (line,) = lines_of(capsys, "eval", "no-such-checkpoint", "--out", out)
+        assert f"--out {out}" in line
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    seen: list[Path] = []
+
+    def stop(*arguments: Any, **_: object) -> dict[str, Any]:
+        seen.append(arguments[2])
+        return {}
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("vlplatform.engine.train", stop)
+    overrides = ["out=~/runs", "name=x", "data.train=2", "data.val=2", "model.pretrained=false"]
+    assert train.run(parser_of("train").read(overrides)) == 0
+    assert seen == [tmp_path / "runs" / "x"]
+
+
+def test_every_rank_tells_its_own_mistake(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    (line,) = lines_of(capsys, "train", "attn=bilatral")
+    assert line.startswith("[rank 3] error: attn=bilatral")
+
+
+def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
+    """The rows of ``vlp list … --json`` by name."""
+    capsys.readouterr()
+    assert main(["list", *arguments, "--json"]) == 0
+    return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+
+
+class Speechless(nn.Module):
+    """A mechanism that does not count."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(dim, dim, 1)
+
+
+def test_one_mechanism_without_costs_does_not_hide_the_others(capsys, monkeypatch):
+    known = dict(attention.catalogue())
+    mute = Mechanism(name="mute", build=Speechless, sockets=("local",), summary="s", paper="p")
+    monkeypatch.setattr(attention, "catalogue", lambda: {**known, "mute": mute})
+    rows = listed(capsys, "attn", "--socket", "local", "--cost", "8x8x8")
+    assert (rows["mute"]["params"], rows["mute"]["macs"]) == (72, None)
+    assert "macs" in rows["mute"]["not_counted"]
+    assert rows["conv"]["macs"] > 0
+    assert main(["list", "attn", "--socket", "local", "--cost", "3x8x8"]) == 0
+    shown = capsys.readouterr().out
+    assert "–" in shown
+    assert "mute: it does not count" in shown
+
+
+def test_costs_with_settings(capsys):
+    size = ["attn", "--socket", "local", "--cost", "16x8x8"]
+    before, after = listed(capsys, *size), listed(capsys, *size, "attn.kernel=7")
+    assert after["conv"]["macs"] > before["conv"]["macs"]
+    rows = listed(capsys, *size, "attn.heads=2")
+    assert rows["conv"]["params"] is None
+    assert "heads" in rows["conv"]["not_counted"]
+    assert rows["local_bilateral"]["params"] > 0
+    assert "did you mean 'heads'" in lines_of(capsys, "list", *size, "attn.headz=2")[0]
+    assert "whole number" in lines_of(capsys, "list", *size, "attn.heads=four")[0]
+
+
+def test_lists_tell_what_can_be_set(capsys):
+    data = listed(capsys, "data")
+    assert data["camvid"]["values"] == {"root": None, "augment": {"crop": [352, 352]}}
+    assert set(compose.options("data")) == set(data)
+    assert data["celebamask"]["task"] == "segmentation"
+    assert "CelebAMask" in data["celebamask"]["summary"]
+    assert len(data["celebamask"]["values"]["classes"]) == 19
+    assert "auto" in listed(capsys, "models")
+    assert "settings" in listed(capsys, "tasks")["segmentation"]
+
+
+def test_settings_of_a_plugin_that_gives_its_classes(capsys, monkeypatch):
+    from vlp_segmentation import plugin
+
+    monkeypatch.setattr(type(plugin), "settings_class", lambda *_: compose.RunSettings, raising=False)
+    for what, name in (("tasks", "segmentation"), ("data", "celebamask"), ("models", "unet")):
+        seed = listed(capsys, what)[name]["settings"]["seed"]
+        assert seed["default"] == 0
+        assert "Seed of weights" in seed["help"]

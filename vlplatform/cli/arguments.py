@@ -1,0 +1,64 @@
+"""The argument parser of all commands: a mistake is a ``UserError`` that names what was meant."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
+
+from vlplatform.errors import UserError, nearest
+
+
+class Parser(argparse.ArgumentParser):
+    """An ``ArgumentParser`` that raises instead of printing its usage and leaving the process."""
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The parsed arguments; options may stand between positional ones.
+
+        Raises:
+            UserError: An unknown option (the nearest is named), or whatever else argparse refuses.
+        """
+        parsed, unknown = self.parse_known_intermixed_args(arguments)
+        if not unknown:
+            return parsed
+        name = unknown[0].partition("=")[0]
+        if not name.startswith("-"):
+            raise UserError(f"'{unknown[0]}' is one argument too many for {self.prog}: leave it out ({self._hint()}).")
+        known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        takes_settings = any(action.dest == "overrides" for action in self._actions)
+        written = "; settings are written KEY=VALUE without dashes" if takes_settings else ""
+        raise UserError(f"{name} is not an option of {self.prog}: {nearest(name, known)}{written}.")
+
+    def error(self, message: str) -> NoReturn:
+        """Raise :class:`UserError` with argparse's own words."""
+        raise UserError(f"{self.prog}: {message.rstrip('.')} ({self._hint()}).")
+
+    def _hint(self) -> str:
+        return f"{self.prog} --help shows how it is called"
+
+
+def one_of(what: str, valid: Iterable[str]) -> Callable[[str], str]:
+    """A converter that takes the ``valid`` words alone and names the nearest one; ``what`` is what they are called."""
+    words = tuple(valid)
+
+    def convert(text: str) -> str:
+        if text not in words:
+            raise UserError(f"{what} {text} is unknown: {nearest(text, words)}.")
+        return text
+
+    return convert
+
+
+def whole_number(what: str, least: int) -> Callable[[str], int]:
+    """A converter for whole numbers from ``least``; ``what`` is the option they belong to."""
+
+    def convert(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise UserError(f"{what} {text} is not possible: give a whole number from {least}.")
+        return number
+
+    return convert
