@@ -6,6 +6,7 @@ the same (``trainer.clip_norm=1``): whether it exists is for the typed settings 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -63,7 +64,8 @@ def comments(group: str, name: str) -> str:
     """What the comments of a group's YAML file say; empty where there is no such file."""
     path = configs() / group / f"{name}.yaml"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return " ".join(line.lstrip("# ") for line in lines if line.startswith("# ") and "@package" not in line)
+    head = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return " ".join(line.lstrip("# ") for line in head if "@package" not in line)
 
 
 def compose(
