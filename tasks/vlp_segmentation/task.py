@@ -33,6 +33,8 @@ class SegmentationSettings:
         name: ``segmentation``.
         class_weights: Per class in the loss: ``none``, ``balanced`` (median frequency over the training split),
             ``published`` (where the data set has them), or a list.
+        class_weights_power: Their exponent: 0.5 halves the distance between the weights of rare and common classes
+            on a logarithmic scale, 0 is none.
         ohem: Online hard example mining.
         backbone_lr: Learning rate of the backbone relative to the rest; null is 0.1 with pretrained weights, else 1.
         decay_norms: Weight decay on biases, gains and other vectors as well.
@@ -41,6 +43,7 @@ class SegmentationSettings:
 
     name: str = "segmentation"
     class_weights: Literal["none", "balanced", "published"] | list[float] = "none"
+    class_weights_power: float = 1.0
     ohem: OhemSettings = field(default_factory=OhemSettings)
     backbone_lr: float | None = None
     decay_norms: bool = False
@@ -49,6 +52,8 @@ class SegmentationSettings:
     def __post_init__(self) -> None:
         if self.backbone_lr is not None and self.backbone_lr < 0:
             raise ValueError(f"backbone_lr={self.backbone_lr} must not be negative")
+        if not 0 <= self.class_weights_power <= 2:
+            raise ValueError(f"class_weights_power={self.class_weights_power} must lie in 0 … 2")
 
 
 class SegmentationTask:
@@ -147,6 +152,7 @@ class SegmentationTask:
             by_class = median_frequency(masks, len(self.data.classes), self.data.ignore_index)
         else:
             by_class = None if weights == "none" else torch.tensor(weights)
+        by_class = None if by_class is None else by_class**self.settings.class_weights_power
         return PixelLoss(self.data.ignore_index, self.settings.ohem, by_class)
 
     def loss(self, model: nn.Module, batch: Mapping[str, Any]) -> Loss:
