@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 THREADS := $(shell $(PYTHON) -c "import os; print(os.cpu_count())")
-LAUNCH := $(BIN)/accelerate launch --num_cpu_threads_per_process $(THREADS) --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
+LAUNCH := $(BIN)/accelerate launch --quiet --num_cpu_threads_per_process $(THREADS) --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 JOBS   ?= 2
 
 .PHONY: run test lint bench dist clean

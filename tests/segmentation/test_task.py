@@ -68,6 +68,12 @@ def test_what_it_says_of_its_data_makes_a_card(root: Path) -> None:
     assert "metrics:\n    - type: miou\n      value: 0.5" in card  # the result is tied to the data set
 
 
+def test_class_weights_are_damped(root: Path) -> None:
+    weights = build(root, task={"class_weights": [4.0, 1.0, 0.25], "class_weights_power": 0.5}).pixel_loss.class_weights
+    assert weights is not None
+    assert weights.tolist() == [2.0, 1.0, 0.5]
+
+
 def test_auto_chooses_the_model_by_socket(root: Path) -> None:
     task = build(root)
     assert task.sections["model"]["name"] == "context"
