@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -24,6 +25,8 @@ def accelerator_for(settings: TrainerSettings) -> Accelerator:
     """
     if this_device()[0].type == "cpu":
         keep_freed_memory()
+    # 1×1 kernels of channels-last models have two equal layouts; DDP warns of the one it did not expect.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
     mixed = {"fp32": "no"}.get(settings.precision, settings.precision)
     ddp = DistributedDataParallelKwargs(find_unused_parameters=settings.find_unused_parameters)
