@@ -17,16 +17,13 @@ import json
 import platform
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
+from measure import peak_bytes, seconds
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from vlplatform.attention import build, catalogue
 from vlplatform.attention.local import LocalBilateral
@@ -73,36 +70,6 @@ def step(module: nn.Module, x: Tensor, gradient: Tensor) -> None:
     module(x).backward(gradient)
     x.grad = None
     module.zero_grad(set_to_none=True)
-
-
-def seconds(work: Callable[[], None], device: torch.device) -> float:
-    """Wall time of one call."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def peak_bytes(work: Callable[[], None], device: torch.device) -> int:
-    """The most memory that stood at one time during a call, above what stood before."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        work()
-        return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        work()
-    standing = highest = 0
-    profiler: Any = seen.profiler
-    events = profiler.kineto_results.events()
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        if event.name() == "[memory]":
-            standing += event.nbytes()
-            highest = max(highest, standing)
-    return highest
 
 
 def measure(names: list[str], size: tuple[int, int], options: argparse.Namespace) -> list[Row]:

@@ -16,7 +16,8 @@ def table() -> str:
     rows = ["| `attn=` | local | context | what it is | source |", "|---|---|---|---|---|"]
     for m in sorted(attention.catalogue().values(), key=lambda m: (m.sockets, m.name), reverse=True):
         marks = [("●" + (f" (`{m.families[s]}`)" if s in m.families else "")) if s in m.sockets else "" for s in _SHOWN]
-        rows.append(f"| `{m.name}` | {' | '.join(marks)} | {m.summary} | {m.paper}, {m.equations} |")
+        source = f"{m.paper[:1].upper()}{m.paper[1:]}, {m.equations}"
+        rows.append(f"| `{m.name}` | {' | '.join(marks)} | {m.summary} | {source} |")
     return "\n".join(rows) + "\n"
 
 

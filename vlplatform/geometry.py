@@ -6,10 +6,13 @@ All functions keep dtype and device, broadcast over leading dimensions, and have
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from vlplatform.errors import UserError
 
 Metric = Literal["manhattan", "euclidean", "chebyshev"]
 
@@ -56,15 +59,114 @@ def distances(a: Tensor, b: Tensor, metric: Metric = "euclidean") -> Tensor:
     return torch.cdist(a, b, p=_POWERS[metric], compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def relative_boxes(boxes: Tensor) -> Tensor:
-    """How each box lies to each other one, free of shift and scale: boxes (…, N, 4) → (…, N, N, 4).
+def relative_boxes(queries: Tensor, keys: Tensor | None = None, *, inclusive: bool = False) -> Tensor:
+    """How each key's box lies to each query's, free of shift and scale: (…, N, 4), (…, M, 4) → (…, N, M, 4).
 
-    Entry [m, n] is (log(|x_m − x_n| / w_m), log(|y_m − y_n| / h_m), log(w_n / w_m), log(h_n / h_m)) with centres x, y
-    and sides w, h: Hu et al., "Relation Networks for Object Detection" (2018), equation 5. As there, the first two
-    ratios are held above 10⁻³. Where we differ: sides are held above 10⁻³ of the unit, so that an empty box gives
-    no infinities.
+    Entry [i, j] is (log(|x_i − x_j| / w_i), log(|y_i − y_j| / h_i), log(w_i / w_j), log(h_i / h_j)) with centres x, y
+    and sides w, h: NG-SAN, equation 8, after Hu et al., "Relation Networks for Object Detection" (2018), equation 5.
+    The first two ratios are held above 10⁻³, as there and in the public code of the Object Relation Transformer;
+    NG-SAN's text does not say how it avoids log 0. Where we differ: sides are held above 10⁻³ of the unit, so that
+    an empty box gives no infinities.
+
+    Args:
+        queries: The queries' boxes.
+        keys: The keys' boxes; the queries' own if absent.
+        inclusive: Right and bottom belong to the box, as in that public code: a side is one unit longer.
     """
-    centres, sizes = box_centres(boxes), box_sizes(boxes).clamp(min=1e-3)
-    apart = (centres[..., :, None, :] - centres[..., None, :, :]).abs() / sizes[..., :, None, :]
-    ratio = sizes[..., None, :, :] / sizes[..., :, None, :]
-    return torch.cat((apart.clamp(min=1e-3).log(), ratio.log()), dim=-1)
+    at, size = box_centres(queries), (box_sizes(queries) + inclusive).clamp(min=1e-3)
+    others, sizes = (at, size) if keys is None else (box_centres(keys), (box_sizes(keys) + inclusive).clamp(min=1e-3))
+    apart = (at[..., :, None, :] - others[..., None, :, :]).abs() / size[..., :, None, :]
+    ratio = size.log()[..., :, None, :] - sizes.log()[..., None, :, :]
+    return torch.cat((apart.clamp(min=1e-3).log(), ratio), dim=-1)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where the tokens of a set lie: the boxes of regions, bare points, or the cells of a grid, row by row.
+
+    Make one with :meth:`from_boxes`, :meth:`from_points` or :meth:`from_grid`, which check their input; the attention
+    modules then trust it.
+
+    Attributes:
+        points: (x, y) of each token, (B or 1, N, 2): centres of boxes, or column and row of a cell.
+        boxes: (B or 1, N, 4), a unit square per cell for a grid; none for bare points.
+        grid: Height and width where the tokens are the cells of a grid.
+        extent: Width and height of the picture, (B or 1, 1, 2), in the units of points and boxes, where known.
+    """
+
+    points: Tensor
+    boxes: Tensor | None = None
+    grid: tuple[int, int] | None = None
+    extent: Tensor | None = None
+
+    @classmethod
+    def from_boxes(cls, boxes: Tensor, size: Tensor | tuple[float, float] | None = None) -> Geometry:
+        """Of boxes (B, N, 4) or (N, 4), (left, top, right, bottom).
+
+        Args:
+            boxes: The boxes; what stands in places of padding must be finite too.
+            size: Width and height of the picture, or of each (B, 2), for mechanisms that know absolute places.
+
+        Raises:
+            UserError: A wrong shape or type, or a number that is not finite (its place is named).
+        """
+        boxes = _checked(boxes, "boxes", 4)
+        return cls(box_centres(boxes), boxes, extent=_extent(size, boxes))
+
+    @classmethod
+    def from_points(cls, points: Tensor, size: Tensor | tuple[float, float] | None = None) -> Geometry:
+        """Of points (B, N, 2) or (N, 2), (x, y); else as :meth:`from_boxes`."""
+        points = _checked(points, "points", 2)
+        return cls(points, extent=_extent(size, points))
+
+    @classmethod
+    def from_grid(
+        cls, height: int, width: int, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+    ) -> Geometry:
+        """Of a grid's cells, row by row; a point is (column, row).
+
+        Raises:
+            UserError: A side below 1.
+        """
+        if height < 1 or width < 1:
+            raise UserError(f"a grid of {height} × {width} cells is empty: both sides must be at least 1.")
+        corner = grid(height, width, device=device, dtype=dtype)[None]
+        extent = torch.tensor([[[width, height]]], device=device, dtype=dtype)
+        return cls(corner, torch.cat((corner, corner + 1), -1), (height, width), extent)
+
+    def __len__(self) -> int:
+        """Number of tokens N."""
+        return self.points.shape[-2]
+
+    def to(self, like: Tensor) -> Geometry:
+        """The same on the device of ``like``; coordinates keep their precision, at least float32."""
+        move = {"device": like.device, "dtype": torch.promote_types(like.dtype, torch.float32)}
+        boxes, extent = (None if part is None else part.to(**move) for part in (self.boxes, self.extent))
+        return Geometry(self.points.to(**move), boxes, self.grid, extent)
+
+
+def _extent(size: Tensor | tuple[float, float] | None, like: Tensor) -> Tensor | None:
+    if size is None:
+        return None
+    extent = torch.as_tensor(size, dtype=like.dtype, device=like.device)
+    if extent.ndim not in (1, 2) or extent.shape[-1] != 2 or not (extent > 0).all():
+        raise UserError(f"size={size} must be the picture's width and height, both positive, or one pair per item.")
+    return extent.view(-1, 1, 2)
+
+
+def _checked(values: Tensor, name: str, columns: int) -> Tensor:
+    if values.ndim not in (2, 3) or values.shape[-1] != columns or not values.dtype.is_floating_point:
+        raise UserError(
+            f"{name} of shape {tuple(values.shape)} and type {values.dtype} cannot be used: give real numbers of shape "
+            f"(batch, tokens, {columns})."
+        )
+    values = values if values.ndim == 3 else values[None]
+    if not torch.isfinite(values).all():
+        batch, token, _ = (~torch.isfinite(values)).nonzero()[0].tolist()
+        raise UserError(
+            f"{name}[{batch}, {token}] = {values[batch, token].tolist()} is not finite: mend or drop that token."
+        )
+    return values
+
+
+torch.export.register_dataclass(Geometry)

@@ -141,4 +141,4 @@ def test_the_mechanisms_need_torch_alone():
     command = [sys.executable, "-W", "error", "-c", ALONE]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["attention", "errors", "settings"]
+    assert done.stdout.split() == ["attention", "errors", "geometry", "settings"]

@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from vlplatform import settings as typed
+from vlplatform.attention import composition
 from vlplatform.attention.mechanism import SOCKETS, Mechanism, Socket
 from vlplatform.errors import UserError, nearest
 
@@ -73,18 +74,35 @@ def resolve(name: str, socket: Socket) -> Mechanism:
     raise UserError(f"attn={name} is not a known mechanism: {nearest(name, set(mechanisms) | families)}.")
 
 
-def build(name: str, *, dim: int, socket: Socket, **settings: Any) -> nn.Module:
-    """The mechanism ``name`` for ``dim`` channels in a socket, with ``settings`` checked against its own.
+def build(name: str, *, dim: int, socket: Socket, memory_dim: int | None = None, **settings: Any) -> nn.Module:
+    """The mechanism ``name`` for width ``dim`` in a socket, with ``settings`` checked against its own.
 
-    Over a feature map the module maps (B, dim, H, W) to (B, C', H, W).
+    Over a feature map the module maps (B, dim, H, W) to (B, C', H, W). Over tokens it is called as
+    ``attn(query, key=None, value=None, *, geometry=None, mask=None, causal=False, cache=None)`` and returns (B, N, dim);
+    several score terms are joined by a plus: ``build("nsa+gsa", dim=512, socket="token")``.
+
+    Args:
+        name: One of :func:`catalogue`, a family's name, or names of score terms joined by ``+``.
+        dim: Channels or model width.
+        socket: Where it goes.
+        memory_dim: Width of the keys' tokens where it differs from ``dim``; sockets ``token`` and ``fusion`` only.
+        settings: Of the mechanism.
 
     Raises:
         UserError: Unknown name or setting, a wrong type, or a value the mechanism refuses.
     """
-    mechanism = resolve(name, socket)
-    parsed = typed.parse(mechanism.settings_class(), settings, "attn")
-    accepted = inspect.signature(mechanism.build).parameters
+    given: dict[str, Any] = {} if memory_dim is None else {"memory_dim": memory_dim}
     try:
-        return mechanism.build(dim=dim, **{k: v for k, v in vars(parsed).items() if k in accepted})
+        if "+" in name and socket == "token":
+            parts = [resolve(part, socket) for part in name.split("+")]
+            return composition.attention(name, parts, dim, settings, given)
+        mechanism = resolve(name, socket)
+        if mechanism.term:
+            return composition.attention(name, [mechanism], dim, settings, given)
+        parsed = typed.parse(mechanism.settings_class(), settings, "attn")
+        accepted = inspect.signature(mechanism.build).parameters
+        if given and "memory_dim" not in accepted:
+            raise UserError(f"attn={name} cannot read a memory of another width: memory_dim must be left out.")
+        return mechanism.build(dim=dim, **{k: v for k, v in vars(parsed).items() if k in accepted}, **given)
     except ValueError as error:
         raise UserError(f"attn={name}: {error}") from error

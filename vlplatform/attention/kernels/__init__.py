@@ -29,6 +29,11 @@ def using(path: Path) -> Iterator[None]:
         _path.reset(token)
 
 
+def path() -> Path:
+    """The path that the surroundings ask for."""
+    return _path.get()
+
+
 def fused_wanted(x: Tensor) -> bool:
     """Whether the fused path is to be taken for an input, as far as the input and the surroundings decide."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():

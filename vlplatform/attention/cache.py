@@ -1,0 +1,46 @@
+"""What an attention layer keeps between the steps of a decoder."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Cache:
+    """Tensors of one attention module, grown along an axis step by step; the batch is axis 0.
+
+    Hand the same object to the same module in every step, with the new tokens alone as the query::
+
+        cache = Cache()
+        for step in range(length):
+            out = attn(tokens[:, step : step + 1], causal=True, cache=cache)
+
+    In attention to a memory, the memory's keys and values are projected in the first call and kept.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.share = 1  # queries side by side that share an item here, as the beams of an image share its memory
+        self.length = 0
+        self.children: dict[str, Cache] = {}
+
+    def child(self, name: str) -> Cache:
+        """The cache of an attention inside the module, the same in every step."""
+        return self.children.setdefault(name, Cache())
+
+    def extend(self, name: str, new: Tensor, axis: int) -> Tensor:
+        """What was kept under ``name`` with ``new`` behind it, along an axis."""
+        old = self.tensors.get(name)
+        self.tensors[name] = new if old is None else torch.cat((old, new), axis)
+        return self.tensors[name]
+
+    def reorder(self, index: Tensor) -> None:
+        """Choose batch items, as a beam search does after each step; ``index`` (B',) may repeat them.
+
+        Where several queries share an item, as the beams of an image share its memory, they move together: the first of
+        each group says where to.
+        """
+        own = index if self.share == 1 else index[:: self.share] // self.share
+        self.tensors = {name: tensor.index_select(0, own) for name, tensor in self.tensors.items()}
+        for child in self.children.values():
+            child.reorder(index)

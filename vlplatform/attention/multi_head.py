@@ -1,0 +1,509 @@
+"""Multi-head scaled dot-product attention over tokens, with every size free and a list of score terms.
+
+Vaswani et al., "Attention Is All You Need" (2017), §3.2; the mechanisms of the five papers are its terms
+(:mod:`vlplatform.attention.score_term`). Shapes: B batch, h heads, N queries, M keys, D model width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vlplatform.attention import masks
+from vlplatform.attention.cache import Cache
+from vlplatform.attention.kernels import fused_wanted, path
+from vlplatform.attention.kernels.blocks import Piece, by_blocks, plan
+from vlplatform.attention.mechanism import Mechanism
+from vlplatform.attention.score_term import Block, Call, Depth, Operand, ScoreTerm, Sizes, forbidden
+from vlplatform.errors import UserError
+from vlplatform.geometry import Geometry
+
+Scale = Literal["head", "model"]
+_POINTS = ("modulate", "bias", "visible", "weights", "output")
+_ROOM = 1 << 22  # bytes of a block per thread; measured, docs/benchmarks.md
+
+
+class MultiHeadAttention(nn.Module):
+    """``W_o concat_i softmax(q_i k_iᵀ / √d) v_i``, and what its terms make of it.
+
+    A row without any key allowed gives zeros, also after the output projection, and no gradient.
+
+    Args:
+        dim: Model width D.
+        heads: Heads h.
+        head_dim: Width of one head's query, key and value; D / h unless given.
+        key_dim: Width of one head's query and key, where it differs.
+        bias: The four projections have biases.
+        scale: Logits are divided by the root of the head's width or of the model's (NG-SAN, MD-SAN and ACF print the
+            model's; MD-SAN's code, as all public code here, takes the head's).
+        dropout: Rate at which attention weights are dropped.
+        memory_dim: Width of the keys' tokens, D unless given.
+        terms: Score terms, in the order in which they act.
+
+    Raises:
+        ValueError: ``dim`` is not divisible by ``heads`` and no head size is given, or terms that exclude each other.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        heads: int = 8,
+        head_dim: int | None = None,
+        key_dim: int | None = None,
+        bias: bool = True,
+        scale: Scale = "head",
+        dropout: float = 0.0,
+        memory_dim: int | None = None,
+        terms: Sequence[ScoreTerm] = (),
+    ) -> None:
+        super().__init__()
+        self.sizes = sizes_of(dim, heads, head_dim, key_dim)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
+        check_together(terms)
+        self.dropout = dropout
+        self.scale = (self.sizes.key_dim if scale == "head" else dim) ** -0.5
+        self.query = nn.Linear(dim, heads * self.sizes.key_dim, bias=bias)
+        self.key = nn.Linear(memory_dim or dim, heads * self.sizes.key_dim, bias=bias)
+        self.value = nn.Linear(memory_dim or dim, heads * self.sizes.value_dim, bias=bias)
+        self.output = nn.Linear(heads * self.sizes.value_dim, dim, bias=bias)
+        self.terms = nn.ModuleList(terms)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        geometry: Geometry | tuple[Geometry, Geometry] | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        cache: Cache | None = None,
+        query_mask: Tensor | None = None,
+        depth: Depth | None = None,
+    ) -> Tensor:
+        """Attended tokens (B, N, D).
+
+        Args:
+            query: (B, N, D).
+            key: (B, M, memory width); the queries themselves unless given. Its batch may divide that of the queries
+                (B = r · B', as with r captions or beams per image): keys are then projected once.
+            value: As ``key``, which it is unless given.
+            geometry: Of the tokens, or of queries and keys, for terms that need it.
+            mask: Booleans, true where a key may be attended to: (B, M), (B, N, M) or (B, h or 1, N or 1, M).
+            causal: A query attends to no later key.
+            cache: What earlier steps of a decoder left; the query then holds the new tokens only.
+            query_mask: (B, N) booleans, true where a query is real, for terms with statistics over queries; in
+                self-attention it follows from a mask (B, M).
+            depth: What the layers of a stack share.
+
+        Raises:
+            UserError: A width, shape or type that does not fit, or geometry missing.
+        """
+        call, projected, operands = self._prepare(query, key, value, geometry, mask, causal, cache, query_mask, depth)
+        attended = self._attend(call, projected, operands)
+        if attended.shape[0] != query.shape[0]:
+            attended = attended.unflatten(1, (-1, query.shape[1])).flatten(0, 1)
+        out = self.output(attended)
+        if call.allowed is not None and (mask is not None or cache is not None):
+            dead = (~call.allowed.any(-1)).all(1)[..., None]  # (B or 1, N or 1, 1): no head has any key
+            if len(dead) not in (1, len(out)):
+                dead = dead.repeat_interleave(len(out) // len(dead), 0)
+            out = out.masked_fill(dead, 0)
+        return out
+
+    def attention_weights(self, query: Tensor, key: Tensor | None = None, **rest: Any) -> Tensor:
+        """The probabilities (B, h, N, M) of a call with these arguments, by the plain path; rows without keys are 0."""
+        given = {"value": None, "geometry": None, "mask": None, "causal": False, "cache": None}
+        given |= {"query_mask": None, "depth": None} | rest
+        call, (q, k, v), operands = self._prepare(query, key, **given)
+        whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
+        kept: list[Tensor] = []
+        self._block(call, 0, (q, k, v, call.allowed), whole, kept=kept)
+        return kept[0]
+
+    def macs(self, queries: int, keys: int | None = None) -> int:
+        """Multiply–adds for one item with N queries and M keys (as many as queries unless given)."""
+        keys = queries if keys is None else keys
+        maps = (
+            queries * self.query.weight.numel()
+            + keys * (self.key.weight.numel() + self.value.weight.numel())
+            + queries * self.output.weight.numel()
+        )
+        products = self.sizes.heads * queries * keys * (self.sizes.key_dim + self.sizes.value_dim)
+        return maps + products + sum(term.macs(queries, keys) for term in self._terms())
+
+    def _terms(self) -> list[ScoreTerm]:
+        return [term for term in self.terms if isinstance(term, ScoreTerm)]
+
+    def _prepare(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        geometry: Geometry | tuple[Geometry, Geometry] | None,
+        mask: Tensor | None,
+        causal: bool,
+        cache: Cache | None,
+        query_mask: Tensor | None,
+        depth: Depth | None,
+    ) -> tuple[Call, tuple[Tensor, Tensor, Tensor], list[dict[str, Operand]]]:
+        self._check(query, key, value)
+        own, depth = key is None, depth or Depth()
+        batch, queries, _ = query.shape
+        first = cache.length if cache is not None and own else 0
+        keys = first + queries if key is None else key.shape[1]
+        groups = 1 if key is None else batch // key.shape[0]
+        pair = self._pair(geometry, queries, keys, own, query)
+        wide = None if mask is None else masks.check(mask, batch // groups, self.sizes.heads, queries, keys)
+        real_key = None if mask is None or mask.ndim != 2 else mask.expand(batch // groups, -1)
+        real_query = real_key[:, first:] if own and query_mask is None and real_key is not None else query_mask
+        if real_query is not None and (real_query.shape != query.shape[:2] or real_query.dtype != torch.bool):
+            raise UserError(
+                f"query_mask has shape {tuple(real_query.shape)} and type {real_query.dtype}; expected booleans "
+                f"of shape {tuple(query.shape[:2])}."
+            )
+        key = query if key is None else key
+        value = None if value is key else value
+        new = None if real_key is None else real_key[:, first:] if own else real_key
+        if new is not None and key.shape[1] == new.shape[1]:  # whatever stands in padding, NaN even, has weight 0
+            key = key.masked_fill(~new[..., None], 0)
+            value = None if value is None else value.masked_fill(~new[..., None], 0)
+        value = key if value is None else value
+        for term in self._terms():
+            if term.acts("embed"):
+                at_key = term.embed(key, pair[1] if pair else None, depth)
+                query = term.embed(query, pair[0] if pair else None, depth)
+                value, key = (at_key if value is key else value), at_key
+        allowed = wide
+        if causal:
+            allowed = masks.both(wide, masks.causal(queries, keys, first, query.device)[None, None])
+        call = Call(query, key, keys, own, causal, first, real_query, real_key, allowed, pair, cache, depth)
+        q, k, v = self._project(call, value)
+        if groups > 1:
+            if self.terms or (wide is not None and wide.shape[2] > 1) or causal:
+                k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
+                if allowed is not None and len(allowed) > 1:
+                    call = dataclasses.replace(call, allowed=allowed.repeat_interleave(groups, 0))
+            else:  # the queries of one memory side by side: nothing is copied
+                q = q.unflatten(0, (-1, groups)).transpose(1, 2).flatten(2, 3)
+        operands = [dict(term.prepare(call, q, k)) for term in self._terms()]
+        return call, (q, k, v), operands
+
+    def _project(self, call: Call, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q = self._heads(self.query(call.query))
+        cache = call.cache
+        if cache is not None and not call.own and cache.tensors:
+            k, v = cache.tensors["key"], cache.tensors["value"]
+            for term in self._terms():
+                if term.acts("project"):
+                    q, _ = term.project(q, k, call)
+            return q, k, v
+        k, v = self._heads(self.key(call.key)), self._heads(self.value(value))
+        for term in self._terms():
+            if term.acts("project"):
+                q, k = term.project(q, k, call)
+        if cache is not None:
+            k, v = cache.extend("key", k, 2), cache.extend("value", v, 2)
+            cache.length, cache.share = k.shape[2], 1 if call.own else len(call.query) // len(k)
+        return q, k, v
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2)
+
+    def _attend(
+        self, call: Call, projected: tuple[Tensor, Tensor, Tensor], operands: list[dict[str, Operand]]
+    ) -> Tensor:
+        """The heads' outputs side by side, (B, N, h · value width)."""
+        q, k, v = projected
+        terms = [term for term in self._terms() if any(term.acts(point) for point in _POINTS)]
+        dropped = self.dropout if self.training else 0.0
+        if not terms and path() != "plain":
+            bare = call.causal and call.first == 0 and call.allowed is not None and call.allowed.shape[:2] == (1, 1)
+            bare = bare and q.shape[2] == k.shape[2] and call.real_key is None
+            out = F.scaled_dot_product_attention(
+                q, k, v, None if bare else call.allowed, dropout_p=dropped, is_causal=bare, scale=self.scale
+            )
+            return _alive(out, None if bare else call.allowed).transpose(1, 2).flatten(2)
+        if terms and fused_wanted(q):
+            return self._by_blocks(call, projected, operands, dropped)
+        if path() != "plain" and not any(term.acts(p) for term in terms for p in ("modulate", "weights", "output")):
+            bias = self._dense_bias(call, operands, q)
+            out = F.scaled_dot_product_attention(q, k, v, bias, dropout_p=dropped, scale=self.scale)
+            return _alive(out, bias > forbidden(bias.dtype)).transpose(1, 2).flatten(2)
+        whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
+        return self._block(call, 0, (q, k, v, call.allowed), whole)
+
+    def _by_blocks(
+        self,
+        call: Call,
+        projected: tuple[Tensor, Tensor, Tensor],
+        operands: list[dict[str, Operand]],
+        dropped: float,
+    ) -> Tensor:
+        q, k, v = projected
+        entries = [(i, name, operand) for i, own in enumerate(operands) for name, operand in own.items()]
+        tensors, axes = [q, k, v], [2, None, None]
+        if call.allowed is not None:
+            tensors, axes = [*tensors, call.allowed], [*axes, 2]
+        fixed = len(tensors)
+        seed = int(torch.randint(1 << 62, ())) if dropped else None
+
+        def function(piece: Piece, parts: Sequence[Tensor]) -> Tensor:
+            owned: list[dict[str, Tensor]] = [{} for _ in operands]
+            for (i, name, _), part in zip(entries, parts[fixed:], strict=True):
+                owned[i][name] = part
+            allowed = parts[3] if fixed == 4 else None
+            own_seed = None if seed is None else seed + (piece.items.start << 32) + piece.rows.start
+            return self._block(
+                call, piece.rows.start, (parts[0], parts[1], parts[2], allowed), owned, seed=own_seed, cut=True
+            )
+
+        floats = [(term.floats(call.keys), own) for term, own in zip(self._terms(), operands)]
+        common = [any(len(operand.tensor) < len(q) for operand in own.values()) for _, own in floats]
+        width = q.element_size()
+        cut = plan(
+            len(q),
+            q.shape[2],
+            width * (self.sizes.heads * call.keys + sum(n for (n, _), all_ in zip(floats, common) if not all_)),
+            [*axes, *(operand.rows for _, _, operand in entries)],
+            _ROOM * torch.get_num_threads(),
+            width * sum(n for (n, _), all_ in zip(floats, common) if all_),
+        )
+        parameters = [parameter for term in self._terms() for parameter in term.parameters()]
+        return by_blocks(function, cut, [*tensors, *(operand.tensor for _, _, operand in entries)], parameters)
+
+    def _dense_bias(self, call: Call, operands: list[dict[str, Operand]], q: Tensor) -> Tensor:
+        """All biases and masks as one tensor (B or 1, h or 1, N, M); a forbidden key has the least number there is."""
+        total, allowed = q.new_zeros(1, 1, 1, call.keys), call.allowed
+        for term, own in zip(self._terms(), operands):
+            block = _block_of(
+                call, 0, q.shape[2], call.allowed, {name: operand.tensor for name, operand in own.items()}
+            )
+            if term.acts("bias"):
+                total = total + term.bias(block).to(q.dtype)
+            if term.acts("visible"):
+                allowed = masks.both(allowed, term.visible(block))
+        return total if allowed is None else total.masked_fill(~allowed, forbidden(q.dtype))
+
+    def _block(
+        self,
+        call: Call,
+        first: int,
+        tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
+        operands: Sequence[dict[str, Tensor]],
+        *,
+        kept: list[Tensor] | None = None,
+        seed: int | None = None,
+        cut: bool = False,
+    ) -> Tensor:
+        """The outputs (b, R, h · value width) of a block whose first query is the call's query ``first``."""
+        q, k, v, allowed = tensors
+        acting = [
+            (term, _block_of(call, first, q.shape[2], allowed, own)) for term, own in zip(self._terms(), operands)
+        ]
+        logits = (q * self.scale) @ k.transpose(-2, -1)
+        for term, block in acting:
+            if term.acts("modulate"):
+                logits = term.modulate(logits, block)
+            if term.acts("bias"):
+                logits = term.add(logits, block) if cut else logits + term.bias(block)
+            if term.acts("visible"):
+                allowed = masks.both(allowed, term.visible(block))
+        if allowed is not None:
+            logits = logits.masked_fill(~allowed, forbidden(logits.dtype))
+        weights = logits.softmax(-1)
+        for term, block in acting:
+            if term.acts("weights"):
+                weights = term.weights(weights, block)
+        if kept is not None:
+            kept.append(_alive(weights, allowed))
+        weights = self._drop(weights, seed)
+        out = weights @ v
+        for term, block in acting:
+            if term.acts("output"):
+                out = out + term.output(weights, block)
+        return _alive(out, allowed).transpose(1, 2).flatten(2)
+
+    def _drop(self, weights: Tensor, seed: int | None) -> Tensor:
+        """Dropout; from a seed of its own where the same must be dropped again in the backward pass."""
+        if not (self.training and self.dropout):
+            return weights
+        if seed is None:
+            return F.dropout(weights, self.dropout)
+        generator = torch.Generator(weights.device).manual_seed(seed)
+        keep = torch.empty_like(weights).bernoulli_(1 - self.dropout, generator=generator)
+        return weights * keep.div_(1 - self.dropout)
+
+    def _check(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> None:
+        for name, tokens, width in (
+            ("query", query, self.query.in_features),
+            ("key", key, self.key.in_features),
+            ("value", value, self.value.in_features),
+        ):
+            if tokens is not None and (tokens.ndim != 3 or tokens.shape[-1] != width):
+                raise UserError(f"{name} has shape {tuple(tokens.shape)}; expected (batch, tokens, {width}).")
+        if key is None and value is not None:
+            raise UserError("value was given without key: give both, or neither for self-attention.")
+        if key is not None:
+            if not key.shape[0] or query.shape[0] % key.shape[0]:
+                raise UserError(f"query has a batch of {len(query)}, key of {len(key)}; expected a divisor of it.")
+            if value is not None and value.shape[:2] != key.shape[:2]:
+                raise UserError(
+                    f"value has shape {tuple(value.shape)}; expected batch and tokens of key, {tuple(key.shape)}."
+                )
+
+    def _pair(
+        self,
+        geometry: Geometry | tuple[Geometry, Geometry] | None,
+        queries: int,
+        keys: int,
+        own: bool,
+        like: Tensor,
+    ) -> tuple[Geometry, Geometry] | None:
+        if geometry is None:
+            return None
+        pair = (geometry, geometry) if isinstance(geometry, Geometry) else geometry
+        for name, part, tokens in (("queries", pair[0], queries), ("keys", pair[1], keys)):
+            if len(part) != tokens:
+                hint = "" if own else " (for two different sets give a pair: geometry=(of_queries, of_keys))"
+                raise UserError(f"geometry has {len(part)} tokens; expected the {tokens} {name}{hint}.")
+        return pair[0].to(like), pair[1].to(like)
+
+
+def sizes_of(dim: int, heads: int, head_dim: int | None, key_dim: int | None) -> Sizes:
+    """The sizes of attention with these settings.
+
+    Raises:
+        ValueError: ``dim`` is not divisible by ``heads`` and no head size is given, or a size below 1.
+    """
+    if dim < 1 or heads < 1:
+        raise ValueError(f"dim={dim} and heads={heads} must be at least 1")
+    if head_dim is None:
+        if dim % heads:
+            raise ValueError(f"dim={dim} is not divisible by heads={heads}; choose another number or give head_dim")
+        head_dim = dim // heads
+    if head_dim < 1 or (key_dim is not None and key_dim < 1):
+        raise ValueError(f"head_dim={head_dim} and key_dim={key_dim} must be at least 1")
+    return Sizes(dim, heads, head_dim if key_dim is None else key_dim, head_dim)
+
+
+def check_together(terms: Sequence[ScoreTerm]) -> None:
+    """Refuse lists of terms that make no sense, with the reason (``ValueError``)."""
+    for i, term in enumerate(terms):
+        for other in terms[:i]:
+            if type(term) is type(other):
+                raise ValueError(f"the term {term.name} stands twice in the list")
+            if term.exclusive and term.exclusive == other.exclusive:
+                raise ValueError(f"{other.name} and {term.name} cannot be combined: both are {term.exclusive}")
+
+
+def _block_of(call: Call, first: int, rows: int, allowed: Tensor | None, operands: dict[str, Tensor]) -> Block:
+    return Block(first, rows, call.keys, call.first, call.causal, allowed, operands)
+
+
+def _alive(rows: Tensor, allowed: Tensor | None) -> Tensor:
+    """``rows`` (B, h, N, ·) with zeros in those that may attend to nothing."""
+    return rows if allowed is None else rows.masked_fill(~allowed.any(-1, keepdim=True), 0)
+
+
+def _with_terms(
+    dim: int,
+    *,
+    heads: int = 8,
+    head_dim: int | None = None,
+    key_dim: int | None = None,
+    bias: bool = True,
+    scale: Scale = "head",
+    dropout: float = 0.0,
+    terms: list[Any] | None = None,
+    memory_dim: int | None = None,
+) -> nn.Module:
+    """Multi-head attention with a list of score terms.
+
+    Args:
+        dim: Model width D.
+        heads: Heads h.
+        head_dim: Width of one head's query, key and value; D / h unless given.
+        key_dim: Width of one head's query and key, where it differs.
+        bias: The four projections have biases.
+        scale: Logits are divided by the root of the head's width or of the model's.
+        dropout: Rate at which attention weights are dropped.
+        terms: Names of score terms, each alone or with its settings: [nsa, {name: dsa, distance: euclidean}].
+        memory_dim: Width of the keys' tokens.
+    """
+    from vlplatform.attention import composition
+
+    sizes = sizes_of(dim, heads, head_dim, key_dim)
+    made = composition.terms(terms or [], sizes)
+    return MultiHeadAttention(
+        dim,
+        heads=heads,
+        head_dim=head_dim,
+        key_dim=key_dim,
+        bias=bias,
+        scale=scale,
+        dropout=dropout,
+        memory_dim=memory_dim,
+        terms=made,
+    )
+
+
+def _many_heads(dim: int, *, heads: int = 8, times: int = 3, bias: bool = True, dropout: float = 0.0) -> nn.Module:
+    """As many heads of the same width ``times`` over."""
+    return MultiHeadAttention(
+        dim, heads=heads * times, head_dim=sizes_of(dim, heads, None, None).key_dim, bias=bias, dropout=dropout
+    )
+
+
+def _extended(dim: int, *, heads: int = 8, bias: bool = True, dropout: float = 0.0) -> nn.Module:
+    """Queries and keys of each head as wide as the model."""
+    return MultiHeadAttention(dim, heads=heads, key_dim=dim, bias=bias, dropout=dropout)
+
+
+def _large(dim: int, *, heads: int = 8, times: int = 3, bias: bool = True, dropout: float = 0.0) -> nn.Module:
+    """As many heads, each ``times`` as wide."""
+    width = times * sizes_of(dim, heads, None, None).key_dim
+    return MultiHeadAttention(dim, heads=heads, head_dim=width, bias=bias, dropout=dropout)
+
+
+MECHANISMS = (
+    Mechanism(
+        name="sa",
+        build=_with_terms,
+        sockets=("token",),
+        summary="multi-head scaled dot-product attention",
+        paper="Vaswani et al. 2017",
+        equations="§3.2",
+    ),
+    Mechanism(
+        name="mh_heads",
+        build=_many_heads,
+        sockets=("token",),
+        summary="three times as many heads of the same width",
+        paper="MD-SAN",
+        equations="table X",
+    ),
+    Mechanism(
+        name="extend_qk",
+        build=_extended,
+        sockets=("token",),
+        summary="queries and keys of each head as wide as the model",
+        paper="MD-SAN",
+        equations="table X",
+    ),
+    Mechanism(
+        name="large",
+        build=_large,
+        sockets=("token",),
+        summary="heads three times as wide",
+        paper="MD-SAN",
+        equations="table X",
+    ),
+)
