@@ -1,0 +1,598 @@
+"""X-Linear attention: bilinear pooling of query and keys weighs places and channels.
+
+Pan et al., "X-Linear Attention Networks for Image Captioning" (CVPR 2020), §3.2–3.3; original repository:
+JDAI-CV/image-captioning. Shapes: B batch, h heads, N queries, M keys, D model width, d = D / h, c middle width.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from vlplatform.attention import masks
+from vlplatform.attention.cache import Cache
+from vlplatform.attention.kernels import fused_wanted
+from vlplatform.attention.kernels.blocks import Piece, by_blocks, plan
+from vlplatform.attention.mechanism import Mechanism
+from vlplatform.attention.score_term import Depth, forbidden
+from vlplatform.errors import UserError
+from vlplatform.geometry import Geometry
+
+Activation = Literal["celu", "relu", "elu"]
+Tokens = Tensor | Sequence[Tensor]
+Mask = Tensor | Sequence[Tensor | None] | None
+_ROOM = 1 << 20  # bytes of a block's bilinear features that a thread's cache holds beside what else it needs
+
+OFFICIAL: Mapping[str, str] = {
+    "in_proj_q.0": "query.map",
+    "in_proj_q.2": "query.norm",
+    "in_proj_k.0": "key.map",
+    "in_proj_k.2": "key.norm",
+    "in_proj_v1.0": "value_query.map",
+    "in_proj_v1.2": "value_query.norm",
+    "in_proj_v2.0": "value.map",
+    "in_proj_v2.2": "value.norm",
+    "attn_net.attention_basic.0": "middle",
+    "attn_net.attention_last": "spatial",
+    "attn_net.attention_last2": "channel",
+}
+"""The authors' names of a block's modules → ours."""
+
+_OFFICIAL_STACK = (
+    (r"^layers\.(\d+)\.encoder_attn\.", r"blocks.\1."),
+    (r"^bifeat_emb\.(\d+)\.0\.", r"updates.\1.map."),
+    (r"^layer_norms\.(\d+)\.", r"updates.\1.norm."),
+    (r"^proj\.", "joined."),
+    (r"^layer_norm\.", "norm."),
+)
+
+
+class XLinear(nn.Module):
+    r"""Bilinear attention over places and channels (eq. 2–6).
+
+    With the embeddings Q, U of the query and K_i, V_i of a key, cut into heads::
+
+        b_i = ReLU(W_B (Q ⊙ K_i))                     β^s = softmax_i(w_b · b_i)
+        v̂  = β^c ⊙ U ⊙ Σ_i β^s_i V_i                  β^c = sigmoid(W_e · mean_i b_i)
+
+    the mean over the keys that the query may attend to. An embedding is a linear map, an activation, and group
+    normalisation of each token's channels, a group per head. W_B, w_b and W_e are shared by the heads; nothing
+    follows the concatenation of the heads. Each query's ``W_B diag(Q)`` meets the keys in one matrix product: no
+    product Q ⊙ K_i is ever formed. A row without any key allowed gives zeros and no gradient.
+
+    Where we differ from the text: the defaults are the authors' code. The paper has one distribution (``heads=1``),
+    ReLU embeddings (``activation="relu"``) or, for "infinity order", ELU in its place (``activation="elu"``), and
+    no normalisation (``group_norm=False``). ``gate=False`` is the code's ``BasicAtt``: neither the channel gate nor
+    the factor U, whose map, there computed and thrown away, does not exist here.
+
+    Args:
+        dim: Model width D.
+        heads: Heads h.
+        mid: Width c of W_B; half a head's width unless given, as in both published models.
+        activation: Of the embeddings.
+        alpha: Of CELU and ELU; 1.3 (the code's) for the former and 1 for the latter unless given.
+        group_norm: The embeddings end with group normalisation.
+        gate: Gate channels and multiply by the query's second embedding.
+        dropout: Rate at which entries of b_i are dropped; the code's is 0.1.
+        memory_dim: Width of the keys' tokens, D unless given.
+
+    Raises:
+        ValueError: ``dim`` that the heads cannot split, an unknown activation, a number out of range.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        heads: int = 8,
+        mid: int | None = None,
+        activation: Activation = "celu",
+        alpha: float | None = None,
+        group_norm: bool = True,
+        gate: bool = True,
+        dropout: float = 0.0,
+        memory_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        if min(dim, heads) < 1 or dim % heads:
+            raise ValueError(f"dim={dim} is not divisible by heads={heads}")
+        width = dim // heads
+        mid = max(1, width // 2) if mid is None else mid
+        if mid < 1 or (memory_dim is not None and memory_dim < 1):
+            raise ValueError(f"mid={mid} and memory_dim={memory_dim} must be at least 1")
+        _check_rates(dropout=dropout)
+        self.dim, self.heads, self.dropout, self.memory_dim = dim, heads, dropout, memory_dim or dim
+
+        def embedding(from_dim: int) -> _Embedding:
+            return _Embedding(from_dim, dim, heads, activation, alpha, group_norm)
+
+        self.query = embedding(dim)
+        self.key = embedding(self.memory_dim)
+        self.value_query = embedding(dim) if gate else None
+        self.value = embedding(self.memory_dim)
+        self.middle = nn.Linear(width, mid)
+        self.spatial = nn.Linear(mid, 1)
+        self.channel = nn.Linear(mid, width) if gate else None
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tokens | None = None,
+        value: Tokens | None = None,
+        *,
+        geometry: Geometry | tuple[Geometry, Geometry] | None = None,
+        mask: Mask = None,
+        causal: bool = False,
+        cache: Cache | None = None,
+        query_mask: Tensor | None = None,
+        depth: Depth | None = None,
+    ) -> Tensor:
+        """Attended tokens (B, N, D).
+
+        Args:
+            query: (B, N, D).
+            key: (B, M, memory width); the queries themselves unless given. Its batch may divide that of the queries
+                (B = r · B', as with r captions or beams per image): keys are then projected once. Several memories,
+                as a list, are read as one, side by side.
+            value: As ``key``, which it is unless given.
+            geometry: Not read.
+            mask: Booleans, true where a key may be attended to: (B, M), (B, N, M) or (B, h or 1, N or 1, M). For a
+                list of memories a list of such or none.
+            causal: A query attends to no later key.
+            cache: What earlier steps of a decoder left; the query then holds the new tokens only.
+            query_mask: Not read: a padded query changes no other's result.
+            depth: Not read.
+
+        Raises:
+            UserError: A width, shape or type that does not fit.
+        """
+        tensors = self._prepare(query, key, value, mask, causal, cache)
+        return self._attend(*tensors).view(query.shape)
+
+    def attention_weights(
+        self,
+        query: Tensor,
+        key: Tokens | None = None,
+        *,
+        mask: Mask = None,
+        causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """β^s (B, h, N, M) and β^c (B, h, N, d), if there is a gate; rows without keys are 0."""
+        q, _, k, _, allowed = self._prepare(query, key, None, mask, causal, None)
+        weights, gate = self._distributions(self._heads(q), k, allowed, None)
+        weights = _alive(weights, allowed)
+        gate = None if gate is None else _alive(gate, allowed)
+
+        def ungrouped(rows: Tensor) -> Tensor:
+            return rows.unflatten(2, (-1, query.shape[1])).transpose(1, 2).flatten(0, 1)
+
+        return ungrouped(weights), None if gate is None else ungrouped(gate)
+
+    def macs(self, queries: int, keys: int | None = None) -> int:
+        """Multiply–adds for one item with N queries and M keys (as many as queries unless given)."""
+        keys = queries if keys is None else keys
+        embeddings = (2 if self.channel is not None else 1) * queries * self.dim * self.dim
+        embeddings += 2 * keys * self.memory_dim * self.dim
+        width, middle = self.middle.in_features, self.middle.out_features
+        gated = self.channel is not None
+        per_pair = middle * width + middle + width + (middle if gated else 0)
+        per_query = middle * width * (2 if gated else 1) + (2 * width if gated else 0)
+        return embeddings + self.heads * queries * (per_query + keys * per_pair)
+
+    def _prepare(
+        self,
+        query: Tensor,
+        key: Tokens | None,
+        value: Tokens | None,
+        mask: Mask,
+        causal: bool,
+        cache: Cache | None,
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]:
+        """Q and U (B', r · N, D), K and V (B', h, M, d), and what is allowed (B' or 1, h or 1, r · N or 1, M)."""
+        _check_tokens("query", query, self.dim)
+        own, queries = key is None, query.shape[1]
+        keys, values, given = self._memories(query, key, value, mask)
+        batch = len(keys[0])
+        first = cache.length if cache is not None and own else 0
+        counts = [first + queries] if own else [memory.shape[1] for memory in keys]
+        wide = [m if m is None else masks.check(m, batch, self.heads, queries, n) for m, n in zip(given, counts)]
+        for i, m in enumerate(given):
+            if m is not None and m.ndim == 2:  # whatever stands in padding, NaN even, has weight 0
+                padded = ~(m[:, first:] if own else m)[..., None]
+                same, keys[i] = values[i] is keys[i], keys[i].masked_fill(padded, 0)
+                values[i] = keys[i] if same else values[i].masked_fill(padded, 0)
+        allowed = _side_by_side(wide, counts)
+        if causal:
+            allowed = masks.both(allowed, masks.causal(queries, sum(counts), first, query.device)[None, None])
+        groups = len(query) // batch
+        if groups > 1 and allowed is not None and allowed.shape[2] > 1:
+            allowed = allowed.repeat(1, 1, groups, 1)
+        k, v = self._project(keys, values, own, cache)
+        q = self.query(query).view(batch, groups * queries, self.dim)
+        u = None if self.value_query is None else self.value_query(query).view_as(q)
+        return q, u, k, v, allowed
+
+    def _memories(
+        self, query: Tensor, key: Tokens | None, value: Tokens | None, mask: Mask
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
+        """Keys, values and masks, a memory each."""
+        if key is None:
+            if value is not None:
+                raise UserError("value was given without key: give both, or neither for self-attention.")
+            _check_tokens("query", query, self.memory_dim)
+            key = query
+        if isinstance(key, Tensor):
+            several, keys = False, [key]
+            values = [value] if isinstance(value, Tensor) else keys
+            given: list[Tensor | None] = [mask] if isinstance(mask, Tensor) else [None]
+        else:
+            several, keys = True, list(key)
+            values = keys if value is None else list(value)
+            given = [None] * len(keys) if mask is None else list(mask)
+        for name, also in (("value", value), ("mask", mask)):
+            if also is not None and isinstance(also, Tensor) == several:
+                raise UserError(f"key is {_form(key)} and {name} {_form(also)}; expected both alike.")
+        if not len(keys) == len(values) == len(given) or not keys:
+            raise UserError(
+                f"key has {len(keys)} memories, value {len(values)} and mask {len(given)}; expected as many of each."
+            )
+        for memory, its_value in zip(keys, values):
+            _check_tokens("key", memory, self.memory_dim)
+            _check_tokens("value", its_value, self.memory_dim)
+            if len(memory) != len(keys[0]) or not len(memory) or len(query) % len(memory):
+                raise UserError(f"query has a batch of {len(query)}, key of {len(memory)}; expected a divisor of it.")
+            if its_value.shape[:2] != memory.shape[:2]:
+                raise UserError(
+                    f"value has shape {tuple(its_value.shape)}; expected batch and tokens of key, "
+                    f"{tuple(memory.shape)}."
+                )
+        return list(keys), list(values), given
+
+    def _project(
+        self, keys: list[Tensor], values: list[Tensor], own: bool, cache: Cache | None
+    ) -> tuple[Tensor, Tensor]:
+        """K and V (B', h, M, d), those of earlier steps included."""
+        if cache is not None and not own and cache.tensors:
+            return cache.tensors["key"], cache.tensors["value"]
+        key = keys[0] if len(keys) == 1 else torch.cat(keys, 1)
+        value = key
+        if any(a is not b for a, b in zip(keys, values)):
+            value = values[0] if len(values) == 1 else torch.cat(values, 1)
+        k, v = self._heads(self.key(key)), self._heads(self.value(value))
+        if cache is not None:
+            k, v = cache.extend("key", k, 2), cache.extend("value", v, 2)
+            cache.length = k.shape[2]
+        return k, v
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(-1, (self.heads, -1)).transpose(1, 2).contiguous()
+
+    def _attend(self, q: Tensor, u: Tensor | None, k: Tensor, v: Tensor, allowed: Tensor | None) -> Tensor:
+        if not fused_wanted(q):
+            return self._block(q, k, v, u, allowed, None)
+        dropped = self.training and self.dropout > 0
+        wide = self.heads * self.middle.out_features * max(k.shape[2:]) * q.element_size()
+        optional = [tensor for tensor in (u, allowed) if tensor is not None]
+        axes = [1, None, None, *([1] if u is not None else []), *([2] if allowed is not None else [])]
+        cut = plan(len(q), q.shape[1], wide, axes, _ROOM * torch.get_num_threads())
+        if (cut.items_per_piece, cut.rows_per_piece) == (cut.batch, cut.rows):
+            return self._block(q, k, v, u, allowed, None)
+        seed = int(torch.randint(1 << 62, ())) if dropped else None
+
+        def function(piece: Piece, parts: Sequence[Tensor]) -> Tensor:
+            own_seed = None if seed is None else seed + (piece.items.start << 32) + piece.rows.start
+            rest = list(parts[3:])
+            own_u = None if u is None else rest.pop(0)
+            return self._block(parts[0], parts[1], parts[2], own_u, rest[0] if rest else None, own_seed)
+
+        read = [p for m in (self.middle, self.spatial, self.channel) if m is not None for p in m.parameters()]
+        return by_blocks(function, cut, [q, k, v, *optional], read)
+
+    def _block(
+        self, q: Tensor, k: Tensor, v: Tensor, u: Tensor | None, allowed: Tensor | None, seed: int | None
+    ) -> Tensor:
+        """Attended rows (b, R, D) of Q and U (b, R, D), K and V (b, h, M, d)."""
+        weights, gate = self._distributions(self._heads(q), k, allowed, seed)
+        out = weights @ v
+        if gate is not None:
+            out = out * gate
+        out = _alive(out, allowed).transpose(1, 2).flatten(2)
+        return out if u is None else out * u
+
+    def _distributions(
+        self, q: Tensor, k: Tensor, allowed: Tensor | None, seed: int | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """β^s (b, h, R, M) and β^c (b, h, R, d); rows without keys hold anything finite."""
+        share: Tensor | None = None
+        if self.channel is not None:
+            if allowed is None:
+                share = k.new_full((1, 1, 1, k.shape[2]), 1 / k.shape[2])
+            else:
+                share = allowed.to(k.dtype) / allowed.sum(-1, keepdim=True).clamp_min(1)
+        if fused_wanted(q) and not (self.training and self.dropout):
+            middle, spatial = self.middle, self.spatial
+            logits, pooled = _Bilinear.apply(q, k, share, middle.weight, middle.bias, spatial.weight)
+            logits = logits + spatial.bias
+        else:
+            of_query = (q[..., None, :] * self.middle.weight).flatten(2, 3)  # (b, h, R · c, d)
+            pairs = (k @ of_query.transpose(-2, -1)).unflatten(-1, (q.shape[2], -1))  # (b, h, M, R, c)
+            pairs = self._drop((pairs + self.middle.bias).relu(), seed)
+            logits = self.spatial(pairs).squeeze(-1).transpose(-2, -1)
+            pooled = _pool(pairs, share)
+        if allowed is not None:
+            logits = logits.masked_fill(~allowed, forbidden(logits.dtype))
+        return logits.softmax(-1), None if self.channel is None else self.channel(pooled).sigmoid()
+
+    def _drop(self, pairs: Tensor, seed: int | None) -> Tensor:
+        """Dropout; from a seed of its own where the same must be dropped again in the backward pass."""
+        if not (self.training and self.dropout):
+            return pairs
+        if seed is None:
+            return F.dropout(pairs, self.dropout)
+        generator = torch.Generator(pairs.device).manual_seed(seed)
+        keep = torch.empty_like(pairs).bernoulli_(1 - self.dropout, generator=generator)
+        return pairs * keep.div_(1 - self.dropout)
+
+
+class XLinearStack(nn.Module):
+    """Encoder of X-Linear blocks that update their keys and values (eq. 7, 8 and 10).
+
+    From v̂^0, the mean of the real tokens x_i, for m = 1, 2, …::
+
+        v̂^m = XLinear(v̂^{m−1}, x^{m−1})          x_i^m = LN(x_i^{m−1} + ReLU(W_m [v̂^m ; x_i^{m−1}]))
+
+    and at last ``LN(W_G [v̂^0 ; v̂^1 ; …])`` for the whole.
+
+    Where we differ from the text: the defaults are the authors' code. The paper updates keys and values by maps of
+    their own (``separate=True``), and has no normalisation after W_G (``norm=False``). The code's rates of dropout
+    are 0.1 (``dropout``), 0.5 (``block_dropout``) and 0.3 (``update_dropout``). Both know the blocks' number as 4,
+    the paper's 1 + M with M = 3.
+
+    Args:
+        dim: Model width D.
+        layers: Number of blocks.
+        heads: As in :class:`XLinear`, like the next five.
+        mid: See there.
+        activation: See there.
+        alpha: See there.
+        group_norm: See there.
+        gate: See there.
+        dropout: See there.
+        block_dropout: Rate at which entries of v̂^m are dropped.
+        update_dropout: Rate at which entries of an update are dropped.
+        separate: Keys and values are two streams, each with maps of its own.
+        norm: Layer normalisation after W_G.
+
+    Raises:
+        ValueError: What :class:`XLinear` refuses, or a number out of range.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        layers: int = 4,
+        heads: int = 8,
+        mid: int | None = None,
+        activation: Activation = "celu",
+        alpha: float | None = None,
+        group_norm: bool = True,
+        gate: bool = True,
+        dropout: float = 0.0,
+        block_dropout: float = 0.0,
+        update_dropout: float = 0.0,
+        separate: bool = False,
+        norm: bool = True,
+    ) -> None:
+        super().__init__()
+        if layers < 1:
+            raise ValueError(f"layers={layers} must be at least 1")
+        _check_rates(block_dropout=block_dropout, update_dropout=update_dropout)
+        self.block_dropout = block_dropout
+
+        def block() -> XLinear:
+            options: dict[str, Any] = {"heads": heads, "mid": mid, "activation": activation, "alpha": alpha}
+            return XLinear(dim, **options, group_norm=group_norm, gate=gate, dropout=dropout)
+
+        def updates() -> nn.ModuleList:
+            return nn.ModuleList([_Update(dim, update_dropout) for _ in range(layers)])
+
+        self.blocks = nn.ModuleList([block() for _ in range(layers)])
+        self.updates = updates()
+        self.key_updates = updates() if separate else None
+        self.joined = nn.Linear(dim * (layers + 1), dim)
+        self.norm = nn.LayerNorm(dim) if norm else None
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The whole (B, D) and the enhanced tokens (B, N, D); an item without any real token has means of 0.
+
+        Args:
+            tokens: (B, N, D).
+            mask: (B, N) booleans, true where a token is real; what comes out at the others means nothing.
+
+        Raises:
+            UserError: A width, shape or type that does not fit.
+        """
+        _check_tokens("tokens", tokens, self.joined.out_features)
+        if mask is None:
+            whole = tokens.mean(1, keepdim=True)
+        else:
+            if mask.dtype != torch.bool or mask.shape != tokens.shape[:2]:
+                raise UserError(
+                    f"mask has shape {tuple(mask.shape)} and type {mask.dtype}; expected booleans of shape "
+                    f"{tuple(tokens.shape[:2])}."
+                )
+            tokens = tokens.masked_fill(~mask[..., None], 0)
+            whole = tokens.sum(1, keepdim=True) / mask.sum(1).clamp_min(1)[:, None, None]
+        keys, wholes = tokens, [whole]
+        for i, block in enumerate(self.blocks):
+            whole = F.dropout(block(whole, keys, tokens, mask=mask), self.block_dropout, self.training)
+            tokens = self.updates[i](whole, tokens)
+            keys = tokens if self.key_updates is None else self.key_updates[i](whole, keys)
+            wholes.append(whole)
+        joined = self.joined(torch.cat(wholes, -1).squeeze(1))
+        return joined if self.norm is None else self.norm(joined), tokens
+
+    def macs(self, tokens: int) -> int:
+        """Multiply–adds for one item with N tokens."""
+        dim = self.joined.out_features
+        updates = len(self.updates) * (1 if self.key_updates is None else 2)
+        blocks = sum(block.macs(1, tokens) for block in self.blocks if isinstance(block, XLinear))
+        return blocks + updates * (tokens + 1) * dim * dim + self.joined.weight.numel()
+
+
+class _Embedding(nn.Module):
+    """Linear map, activation, group normalisation of each token."""
+
+    def __init__(
+        self, from_dim: int, dim: int, groups: int, activation: Activation, alpha: float | None, norm: bool
+    ) -> None:
+        super().__init__()
+        if activation not in get_args(Activation):
+            raise ValueError(f"activation={activation} is not one of {', '.join(get_args(Activation))}")
+        if alpha is not None and alpha <= 0:
+            raise ValueError(f"alpha={alpha} must be above 0")
+        self.map = nn.Linear(from_dim, dim)
+        if activation == "relu":
+            self.activation = nn.ReLU()
+        else:
+            self.activation = nn.CELU(1.3 if alpha is None else alpha)
+            if activation == "elu":
+                self.activation = nn.ELU(1.0 if alpha is None else alpha)
+        self.norm = nn.GroupNorm(groups, dim) if norm else None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, N, ·) → (B, N, D)."""
+        out = self.activation(self.map(tokens))
+        if (norm := self.norm) is None:
+            return out
+        # group normalisation of vectors is layer normalisation of their parts, which is the faster kernel
+        parts = F.layer_norm(
+            out.unflatten(-1, (norm.num_groups, -1)), (out.shape[-1] // norm.num_groups,), eps=norm.eps
+        )
+        return torch.addcmul(norm.bias, parts.flatten(-2), norm.weight)
+
+
+class _Update(nn.Module):
+    """``LN(x_i + dropout(ReLU(W [v̂ ; x_i])))``, the two halves of W apart: v̂ is mapped once for all tokens."""
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.map = nn.Linear(2 * dim, dim)
+        self.norm = nn.LayerNorm(dim)
+        self.dropout = dropout
+
+    def forward(self, whole: Tensor, tokens: Tensor) -> Tensor:
+        """(B, 1, D) and (B, N, D) → (B, N, D)."""
+        of_whole, of_tokens = self.map.weight.chunk(2, 1)
+        changed = F.linear(tokens, of_tokens) + F.linear(whole, of_whole, self.map.bias)
+        return self.norm(tokens + F.dropout(changed.relu(), self.dropout, self.training))
+
+
+def _pool(pairs: Tensor, share: Tensor | None) -> Tensor:
+    """Means (b, h, R, c) of pairs (b, h, M, R, c), weighed by shares (b or 1, h or 1, R or 1, M)."""
+    if share is None:
+        return pairs.new_zeros(())
+    if share.shape[2] == 1:  # all rows pool the same keys: one product
+        return (share @ pairs.flatten(3)).unflatten(-1, pairs.shape[3:]).squeeze(2)
+    return (share[..., None, :] @ pairs.transpose(2, 3)).squeeze(-2)
+
+
+class _Bilinear(torch.autograd.Function):
+    """Logits ``w_b · b_i`` (b, h, R, M) and pooled b̄ (b, h, R, c), with as few passes over all b_i as possible."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, share: Tensor | None, weight: Tensor, bias: Tensor, spatial: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        of_query = (q[..., None, :] * weight).flatten(2, 3)
+        pairs = (k @ of_query.transpose(-2, -1)).unflatten(-1, (q.shape[2], -1))
+        pairs = pairs.add_(bias).relu_()
+        ctx.save_for_backward(q, k, share, weight, spatial, of_query, pairs)
+        return F.linear(pairs, spatial).squeeze(-1).transpose(-2, -1), _pool(pairs, share)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        of_logits, of_pooled = gradients
+        q, k, share, weight, spatial, of_query, pairs = ctx.saved_tensors
+        of_logits = of_logits.transpose(-2, -1)[..., None]  # (b, h, M, R, 1)
+        grad = of_logits * spatial[0]
+        if share is not None:
+            grad.addcmul_(share.transpose(-2, -1)[..., None], of_pooled[:, :, None])
+        of_spatial = of_logits.reshape(1, -1) @ pairs.flatten(0, 3)
+        torch.ops.aten.threshold_backward.grad_input(grad, pairs, 0, grad_input=grad)  # of the ReLU, in place
+        grad = grad.flatten(3)  # (b, h, M, R · c)
+        of_key = grad @ of_query
+        of_bias = grad.view(-1, len(weight)).sum(0)
+        products = (grad.transpose(-2, -1) @ k).unflatten(2, (-1, len(weight)))  # (b, h, R, c, d)
+        of_rows = (products * weight).sum(-2)
+        of_weight = products.mul_(q[..., None, :]).flatten(0, 2).sum(0)
+        return of_rows, of_key, None, of_weight, of_bias, of_spatial
+
+
+def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A block's or an encoder stack's weights in the authors' checkpoints, under our names.
+
+    Left out: the second embedding of the query (``in_proj_v1``) of a block without channel gate, which their code
+    computes and throws away.
+    """
+    gated = any("attention_last2" in name for name in weights)
+    named: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        ours = name
+        for theirs, here in _OFFICIAL_STACK:
+            ours = re.sub(theirs, here, ours)
+        for theirs, here in OFFICIAL.items():
+            ours = re.sub(rf"(^|\.){re.escape(theirs)}\.", rf"\g<1>{here}.", ours)
+        if gated or "value_query" not in ours:
+            named[ours] = tensor
+    return named
+
+
+def _check_tokens(name: str, tokens: Tensor, width: int) -> None:
+    if tokens.ndim != 3 or tokens.shape[-1] != width:
+        raise UserError(f"{name} has shape {tuple(tokens.shape)}; expected (batch, tokens, {width}).")
+
+
+def _form(given: Tokens | Mask) -> str:
+    return "one tensor" if isinstance(given, Tensor) else "a list"
+
+
+def _check_rates(**rates: float) -> None:
+    for name, rate in rates.items():
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name}={rate} must be at least 0 and below 1")
+
+
+def _side_by_side(wide: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor | None:
+    """One mask of several memories' masks, none where nothing is forbidden."""
+    some = next((m for m in wide if m is not None), None)
+    if some is None or len(wide) == 1:
+        return some
+    shape = torch.broadcast_shapes(*(m.shape[:3] for m in wide if m is not None))
+    full = [some.new_ones(()) if m is None else m for m in wide]
+    return torch.cat([m.expand(*shape, count) for m, count in zip(full, counts)], -1)
+
+
+def _alive(rows: Tensor, allowed: Tensor | None) -> Tensor:
+    """``rows`` (B, h, N, ·) with zeros in those that may attend to nothing."""
+    return rows if allowed is None else rows.masked_fill(~allowed.any(-1, keepdim=True), 0)
+
+
+MECHANISMS = (
+    Mechanism(
+        name="xlinear",
+        build=XLinear,
+        sockets=("token", "fusion"),
+        summary="bilinear pooling of query and keys weighs places and channels",
+        paper="Pan et al., X-LAN, CVPR 2020",
+        equations="2–6",
+    ),
+)
