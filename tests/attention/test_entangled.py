@@ -83,7 +83,7 @@ def test_against_loops(variant, activation, width, sizes, memory_dims, padded, s
         **own,
     )
     with torch.no_grad():
-        out = module(query, memories, masks=masks)
+        out = module(query, memories, mask=masks)
     torch.testing.assert_close(out, torch.from_numpy(expected), rtol=1e-10, atol=1e-10)
 
 
@@ -175,12 +175,12 @@ def test_the_names_build_the_classes():
 def test_padding_never_matters(variant):
     (query, memories), module = inputs(3, visual=11, semantic=9), make(variant)
     masks = (some_real(3, 11, 8), some_real(3, 9, 9))
-    out = module(query, memories, masks=masks)
+    out = module(query, memories, mask=masks)
     for filling in (1e30, float("nan"), float("inf")):
         soiled = [m.masked_fill(~real[..., None], filling) for m, real in zip(memories, masks)]
-        assert torch.equal(module(query, soiled, masks=masks), out)
+        assert torch.equal(module(query, soiled, mask=masks), out)
     soiled = [m.masked_fill(~real[..., None], float("nan")) for m, real in zip(memories, masks)]
-    module(query, soiled, masks=masks).sum().backward()
+    module(query, soiled, mask=masks).sum().backward()
     assert all(p.grad.isfinite().all() for p in module.parameters())
 
 
@@ -189,7 +189,7 @@ def test_padding_is_as_if_cut_off(variant):
     (query, memories), module = inputs(visual=11, semantic=9), make(variant)
     masks = ((torch.arange(11) < 6).expand(2, 11), (torch.arange(9) < 4).expand(2, 9))
     cut = module(query, (memories[0][:, :6], memories[1][:, :4]))
-    torch.testing.assert_close(module(query, memories, masks=masks), cut, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(module(query, memories, mask=masks), cut, rtol=1e-12, atol=1e-12)
 
 
 @every
@@ -216,7 +216,7 @@ def test_memories_without_a_real_token_leave_the_residual(variant):
         guides = norms("guide_semantic"), norms("guide_visual")
         ways = norms("guide_semantic", "visual"), norms("guide_visual", "semantic")
         expected = module.join(*ways, (*guides, query))
-    torch.testing.assert_close(module(query, memories, masks=masks), expected, rtol=0, atol=0)
+    torch.testing.assert_close(module(query, memories, mask=masks), expected, rtol=0, atol=0)
 
 
 @every
@@ -234,8 +234,8 @@ def test_steps_equal_the_whole(variant, dtype, near):
     query, memories = inputs(dtype=dtype)
     module = build("eta", dim=8, socket="fusion", heads=2, memory_dims=(6, 4), variant=variant).to(dtype)
     masks, cache = (some_real(2, 7, 8), None), Cache()
-    out = [module(query[:, i : i + 1], memories, masks=masks, cache=cache) for i in range(query.shape[1])]
-    torch.testing.assert_close(torch.cat(out, 1), module(query, memories, masks=masks), rtol=0, atol=near)
+    out = [module(query[:, i : i + 1], memories, mask=masks, cache=cache) for i in range(query.shape[1])]
+    torch.testing.assert_close(torch.cat(out, 1), module(query, memories, mask=masks), rtol=0, atol=near)
 
 
 def test_the_cache_keeps_each_memory_of_each_attention_and_follows_a_beam():
@@ -265,7 +265,7 @@ def test_gradients(variant):
         read = dict(zip(module.reads, rest))
         given = [read.get(i, memories[i]) for i in (0, 1)]
         parameters = dict(zip(names, rest[len(read) :]))
-        return torch.func.functional_call(module, parameters, (query, given), {"masks": masks})
+        return torch.func.functional_call(module, parameters, (query, given), {"mask": masks})
 
     arguments = (*(leaf.requires_grad_() for leaf in leaves), *values)
     assert torch.autograd.gradcheck(apply, arguments, fast_mode=True)
@@ -286,9 +286,9 @@ def test_state_dict_round_trip(variant):
 def test_autocast_is_near_full_precision(variant):
     (query, memories), module = inputs(dtype=torch.float32), make(variant, dtype=torch.float32)
     masks = (some_real(2, 7, 8), torch.zeros(2, 4, dtype=torch.bool))
-    exact = module(query, memories, masks=masks)
+    exact = module(query, memories, mask=masks)
     with torch.autocast("cpu", torch.bfloat16):
-        out = module(query, memories, masks=masks)
+        out = module(query, memories, mask=masks)
     out.float().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
     assert (out - exact).norm() < 0.05 * exact.norm()
@@ -309,15 +309,15 @@ def test_compiles_to_one_graph(variant):
     (query, memories), module = inputs(), make(variant)
     masks = (some_real(2, 7, 8), None)
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(query, memories, masks=masks), module(query, memories, masks=masks))
+    torch.testing.assert_close(compiled(query, memories, mask=masks), module(query, memories, mask=masks))
 
 
 @every
 def test_exports(variant):
     (query, memories), module = inputs(), make(variant).eval()
     masks = (some_real(2, 7, 8), some_real(2, 4, 9))
-    program = torch.export.export(module, (query, memories), {"masks": masks}, strict=False)
-    torch.testing.assert_close(program.module()(query, memories, masks=masks), module(query, memories, masks=masks))
+    program = torch.export.export(module, (query, memories), {"mask": masks}, strict=False)
+    torch.testing.assert_close(program.module()(query, memories, mask=masks), module(query, memories, mask=masks))
 
 
 @every
@@ -368,9 +368,9 @@ def test_bad_calls_are_named():
         ({"memories": (semantic, visual)}, r"memories\[0\] \(visual\) has shape \(4, 4, 4\); .*, 6\)"),
         ({"memories": (visual, semantic[0])}, r"memories\[1\] \(semantic\) has shape \(4, 4\)"),
         ({"memories": (visual, semantic[:3])}, r"query has a batch of 4, memories\[1\] \(semantic\) of 3"),
-        ({"masks": half}, "masks came as a Tensor"),
-        ({"masks": (half, half)}, r"masks\[0\] \(visual\) has shape \(4, 4\) and type .*; expected .* \(4, 7\)"),
-        ({"masks": (None, half.float())}, r"masks\[1\] \(semantic\) .* torch.float32; expected booleans"),
+        ({"mask": half}, "mask came as a Tensor"),
+        ({"mask": (half, half)}, r"mask\[0\] \(visual\) has shape \(4, 4\) and type .*; expected .* \(4, 7\)"),
+        ({"mask": (None, half.float())}, r"mask\[1\] \(semantic\) .* torch.float32; expected booleans"),
     ):
         with pytest.raises(UserError, match=words) as refusal:
             module(**({"query": query, "memories": (visual, semantic)} | wrong))

@@ -75,7 +75,7 @@ def test_block_of_the_authors(shared: Path, case: str, gate: bool) -> None:
     as_published(attn(query, tensors["keys"], mask=mask)[:, 0], tensors["out"])
     as_published(attn(query, tensors["keys"])[:, 0], tensors["out_no_mask"])
     logits = tensors["i.spatial_logit_raw"][..., 0].masked_fill(~mask[:, None], float("-inf"))
-    spatial, channel = attn.attention_weights(query, tensors["keys"], mask=mask)
+    spatial, channel = attn.distributions(query, tensors["keys"], mask=mask)
     as_published(spatial[:, :, 0], logits.softmax(-1))
     if gate:
         as_published(channel[:, :, 0], tensors["i.channel_logit"].sigmoid())
@@ -354,8 +354,8 @@ def test_shared_memories_equal_repeated_ones(small_blocks, masked):
     mask = None if masked == "no" else chance(2, 5) if masked == "keys" else chance(2, 4, 5)
     repeated = None if mask is None else mask.repeat_interleave(3, 0)
     close(attn(query, key, mask=mask), attn(query, key.repeat_interleave(3, 0), mask=repeated))
-    spatial, channel = attn.attention_weights(query, key, mask=mask)
-    again, gate = attn.attention_weights(query, key.repeat_interleave(3, 0), mask=repeated)
+    spatial, channel = attn.distributions(query, key, mask=mask)
+    again, gate = attn.distributions(query, key.repeat_interleave(3, 0), mask=repeated)
     close(spatial, again)
     close(channel, gate)
 
@@ -378,7 +378,7 @@ def test_several_memories_are_read_as_one():
 def test_weights_are_distributions():
     attn, mask = randomised(XLinear(8, heads=2)), chance(2, 3, 5)
     mask[1, 2] = False
-    spatial, channel = attn.attention_weights(random(2, 3, 8), random(2, 5, 8, seed=1), mask=mask)
+    spatial, channel = attn.distributions(random(2, 3, 8), random(2, 5, 8, seed=1), mask=mask)
     assert spatial.shape == (2, 2, 3, 5)
     assert channel.shape == (2, 2, 3, 4)
     close(spatial.sum(-1), mask.any(-1)[:, None].expand(2, 2, 3).double())

@@ -27,7 +27,9 @@ HEADS = st.sampled_from([1, 2, 4])
 
 def attention(name: str, seed: int = 0, *, dim: int = DIM, **settings: Any) -> nn.Module:
     """Attention ``name`` in float64 with a normal number added to each parameter, so that none is at its start."""
-    module = build(name, dim=dim, socket="token", **settings).to(torch.float64).eval()
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        module = build(name, dim=dim, socket="token", **settings).to(torch.float64).eval()
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
         parameter.data.add_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64), alpha=0.5)
@@ -92,7 +94,7 @@ def cases(
     sized: bool = False,
     dim: int = DIM,
     lengths: st.SearchStrategy[int] = LENGTHS,
-    sides: st.SearchStrategy[int] | None = None,
+    sides: st.SearchStrategy[int] = st.integers(1, 6),  # noqa: B008
 ) -> Case:
     """Calls with random tokens, padding, boxes and paths.
 
@@ -101,7 +103,7 @@ def cases(
         causal: Some are causal.
         others: Some have keys of another set, of which several queries' items may share one.
         geometry: Kinds of geometry: boxes, points, grid.
-        sized: The size of the picture is given.
+        sized: The size of the picture is given; for keys of another set one for all items.
         dim: Width of tokens.
         lengths: Numbers of tokens.
         sides: Sides of grids.
@@ -112,7 +114,7 @@ def cases(
     other = others and kind != "grid" and draw(st.booleans())
     grid = None
     if kind == "grid":
-        grid = (draw(sides or st.integers(1, 6)), draw(sides or st.integers(1, 6)))
+        grid = (draw(sides), draw(sides))
         queries = grid[0] * grid[1]
     keys, memories = (draw(lengths), batch) if other else (queries, batch)
     if other:
@@ -131,10 +133,10 @@ def cases(
     if kind in sets:
         make = boxes if kind == "boxes" else points
         of_queries = make(rng, 1 if shared else batch, queries)
-        sets[kind] = (of_queries, make(rng, 1 if shared else batch, keys) if other else of_queries)
+        sets[kind] = (of_queries, make(rng, 1 if shared else memories, keys) if other else of_queries)
     size = None
     if sized and grid is None:
-        size = rng.uniform(50, 150, size=(1 if shared or draw(st.booleans()) else batch, 2))
+        size = rng.uniform(50, 150, size=(1 if shared or other or draw(st.booleans()) else batch, 2))
     inputs = Inputs(
         query=x,
         key=key,

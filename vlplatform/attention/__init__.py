@@ -78,7 +78,7 @@ def build(name: str, *, dim: int, socket: Socket, memory_dim: int | None = None,
     """The mechanism ``name`` for width ``dim`` in a socket, with ``settings`` checked against its own.
 
     Over a feature map the module maps (B, dim, H, W) to (B, C', H, W). Over tokens it is called as
-    ``attn(query, key=None, value=None, *, geometry=None, mask=None, causal=False, cache=None)`` and returns (B, N, dim);
+    ``attn(query, key=None, value=None, *, geometry=None, mask=None, causal=False, cache=None)``, giving (B, N, dim);
     several score terms are joined by a plus: ``build("nsa+gsa", dim=512, socket="token")``.
 
     Args:

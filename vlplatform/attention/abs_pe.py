@@ -46,9 +46,7 @@ class AbsoluteGeometry(ScoreTerm):
         """(B or 1, N, D)."""
         extent = geometry.extent
         if extent is None:
-            raise UserError(
-                f"attn={self.name} needs the picture's size: make the geometry with size=(width, height)."
-            )
+            raise UserError(f"attn={self.name} needs the picture's size: make the geometry with size=(width, height).")
         sides = torch.zeros_like(geometry.points) if geometry.boxes is None else box_sizes(geometry.boxes)
         numbers = torch.cat((geometry.points, sides), -1) / torch.cat((extent, extent), -1)
         steps = self.dim // 8

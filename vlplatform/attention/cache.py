@@ -28,6 +28,13 @@ class Cache:
         """The cache of an attention inside the module, the same in every step."""
         return self.children.setdefault(name, Cache())
 
+    def copy(self) -> Cache:
+        """A cache of its own with the same contents; the tensors are shared, nothing changes them in place."""
+        other = Cache()
+        other.tensors, other.share, other.length = dict(self.tensors), self.share, self.length
+        other.children = {name: child.copy() for name, child in self.children.items()}
+        return other
+
     def extend(self, name: str, new: Tensor, axis: int) -> Tensor:
         """What was kept under ``name`` with ``new`` behind it, along an axis."""
         old = self.tensors.get(name)

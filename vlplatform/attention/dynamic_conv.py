@@ -6,13 +6,14 @@ facebookresearch/fairseq. Shapes: B batch, N positions, D model width, h heads, 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlplatform.attention.cache import Cache
+from vlplatform.attention.kernels.band import dense
 from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.score_term import Depth, forbidden
 from vlplatform.errors import UserError
@@ -153,6 +154,46 @@ class _Convolution(nn.Module):
         Raises:
             UserError: A key or value, a shape or type that does not fit, or a cache without ``causal``.
         """
+        real, new, x, places = self._places(query, key, value, mask, causal, cache)
+        taps = self._taps(x, places, real, causal)
+        mixed = (
+            lightweight_convolution(places, taps, query.shape[1], causal=causal)
+            if taps.ndim == 2
+            else dynamic_convolution(places, taps, causal=causal)
+        )
+        out = self.output(mixed)
+        return out if new is None else out.masked_fill(~new, 0)
+
+    def attention_weights(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        cache: Cache | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """The filters at the places that they weigh, (B, h, N, M); rows of padding are 0."""
+        real, new, x, places = self._places(query, key, value, mask, causal, cache)
+        taps = self._taps(x, places, real, causal)
+        taps = taps.expand(*x.shape[:2], self.heads, self.kernel).transpose(1, 2)
+        taps = taps if new is None else taps.masked_fill(~new[:, None], 0)
+        first = places.shape[1] - x.shape[1]
+        weights = dense(taps, first, _before(self.kernel, causal), places.shape[1])
+        return weights if real is None else weights.masked_fill(~real[:, None, None, -places.shape[1] :], 0)
+
+    def _places(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: Tensor | None,
+        causal: bool,
+        cache: Cache | None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
+        """The mask, its part for the queries (B, N, 1), what is convolved there, and at all places."""
         real = self._check(query, key, value, mask, causal, cache)
         new = None if real is None else real[:, real.shape[1] - query.shape[1] :, None]
         if new is not None:  # before the maps too, so that not even NaN in padding reaches anything
@@ -161,17 +202,15 @@ class _Convolution(nn.Module):
         x = F.glu(x, -1) if self.glu else x
         if new is not None:
             x = x.masked_fill(~new, 0)
-        places = x if cache is None else self._remember(cache, x)
-        out = self.output(self._mix(x, places, real, causal))
-        return out if new is None else out.masked_fill(~new, 0)
+        return real, new, x, x if cache is None else self._remember(cache, x)
 
     def macs(self, queries: int, keys: int | None = None) -> int:
         """Multiply–adds for one item with N queries: the maps and K taps a channel (bands multiply zeros as well)."""
         maps = sum(part.weight.numel() for part in self.children() if isinstance(part, nn.Linear))
         return queries * (maps + self.output.in_features * self.kernel)
 
-    def _mix(self, x: Tensor, places: Tensor, real: Tensor | None, causal: bool) -> Tensor:
-        """The convolution of the last positions ``x`` (B, N, D) of ``places`` (B, M, D)."""
+    def _taps(self, x: Tensor, places: Tensor, real: Tensor | None, causal: bool) -> Tensor:
+        """The filters of the last positions ``x`` (B, N, D) of ``places`` (B, M, D): (B or 1, N, h, K), or (h, K)."""
         batch, queries, _ = x.shape
         logits = self.logits(x)
         if self.renormalise:
@@ -182,9 +221,7 @@ class _Convolution(nn.Module):
         weights = logits.softmax(-1)
         if self.training and self.dropout:
             weights = F.dropout(weights.expand(batch, queries, -1, -1), self.dropout)
-        if weights.ndim == 2:
-            return lightweight_convolution(places, weights, queries, causal=causal)
-        return dynamic_convolution(places, weights, causal=causal)
+        return weights
 
     def _remember(self, cache: Cache, x: Tensor) -> Tensor:
         """The kept places with the new ones behind them; the next step needs the last K − 1."""

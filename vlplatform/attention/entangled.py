@@ -89,7 +89,7 @@ class _Fusion(nn.Module):
         query: Tensor,
         memories: Sequence[Tensor],
         *,
-        masks: Sequence[Tensor | None] | None = None,
+        mask: Sequence[Tensor | None] | None = None,
         geometry: Geometry | tuple[Geometry, Geometry] | None = None,
         cache: Cache | None = None,
         depth: Depth | None = None,
@@ -103,7 +103,7 @@ class _Fusion(nn.Module):
             query: (B, N, D), the output a of the self-attention.
             memories: Visual (B, M_v, width) and semantic (B, M_s, width) tokens. Their batches may divide that of the
                 queries, as with several captions or beams per image.
-            masks: Booleans (B, M_v) and (B, M_s), true where a token is real, either none.
+            mask: Booleans (B, M_v) and (B, M_s), true where a token is real, either none.
             geometry: Not used.
             cache: Keeps the memories' keys and values between the steps of a decoder.
             depth: Not used.
@@ -111,7 +111,7 @@ class _Fusion(nn.Module):
         Raises:
             UserError: A width, shape, type or number that does not fit.
         """
-        masks = self._check(query, memories, masks)
+        masks = self._check(query, memories, mask)
         return self._fuse(query, memories, masks, cache)
 
     def macs(self, queries: int, keys: tuple[int, int]) -> int:
@@ -154,7 +154,7 @@ class _Fusion(nn.Module):
     ) -> Sequence[Tensor | None]:
         if query.ndim != 3 or query.shape[-1] != self.dim:
             raise UserError(f"query has shape {tuple(query.shape)}; expected (batch, tokens, {self.dim}).")
-        for name, given in (("memories", memories), ("masks", (None, None) if masks is None else masks)):
+        for name, given in (("memories", memories), ("mask", (None, None) if masks is None else masks)):
             if not isinstance(given, (list, tuple)) or len(given) != 2:
                 came = f"{len(given)} entries" if isinstance(given, (list, tuple)) else f"a {type(given).__name__}"
                 raise UserError(f"{name} came as {came}; expected a list or tuple of two, visual and semantic.")
@@ -169,7 +169,7 @@ class _Fusion(nn.Module):
                 )
             if mask is not None and (mask.dtype != torch.bool or mask.shape != memory.shape[:2]):
                 raise UserError(
-                    f"masks[{i}] ({_MEMORIES[i]}) has shape {tuple(mask.shape)} and type {mask.dtype}; expected "
+                    f"mask[{i}] ({_MEMORIES[i]}) has shape {tuple(mask.shape)} and type {mask.dtype}; expected "
                     f"booleans of shape {tuple(memory.shape[:2])}, true where a token is real."
                 )
         return masks

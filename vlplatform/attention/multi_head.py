@@ -184,13 +184,14 @@ class MultiHeadAttention(nn.Module):
         allowed = wide
         if causal:
             allowed = masks.both(wide, masks.causal(queries, keys, first, query.device)[None, None])
-        call = Call(query, key, keys, own, causal, first, real_query, real_key, allowed, pair, cache, depth)
+        call = Call(
+            query, key, keys, own, causal, first, real_query, real_key, mask is not None, allowed, pair, cache, depth
+        )
         q, k, v = self._project(call, value)
         if groups > 1:
             if self.terms or (wide is not None and wide.shape[2] > 1) or causal:
                 k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
-                if allowed is not None and len(allowed) > 1:
-                    call = dataclasses.replace(call, allowed=allowed.repeat_interleave(groups, 0))
+                call = _repeated(call, groups)
             else:  # the queries of one memory side by side: nothing is copied
                 q = q.unflatten(0, (-1, groups)).transpose(1, 2).flatten(2, 3)
         operands = [dict(term.prepare(call, q, k)) for term in self._terms()]
@@ -225,8 +226,7 @@ class MultiHeadAttention(nn.Module):
         terms = [term for term in self._terms() if any(term.acts(point) for point in _POINTS)]
         dropped = self.dropout if self.training else 0.0
         if not terms and path() != "plain":
-            bare = call.causal and call.first == 0 and call.allowed is not None and call.allowed.shape[:2] == (1, 1)
-            bare = bare and q.shape[2] == k.shape[2] and call.real_key is None
+            bare = call.causal and call.first == 0 and not call.masked and q.shape[2] == k.shape[2]
             out = F.scaled_dot_product_attention(
                 q, k, v, None if bare else call.allowed, dropout_p=dropped, is_causal=bare, scale=self.scale
             )
@@ -406,6 +406,23 @@ def check_together(terms: Sequence[ScoreTerm]) -> None:
 
 def _block_of(call: Call, first: int, rows: int, allowed: Tensor | None, operands: dict[str, Tensor]) -> Block:
     return Block(first, rows, call.keys, call.first, call.causal, allowed, operands)
+
+
+def _repeated(call: Call, groups: int) -> Call:
+    """The call with what belongs to the keys repeated for each of the queries that share them."""
+
+    def each(tensor: Tensor) -> Tensor:
+        return tensor if len(tensor) in (1, len(call.query)) else tensor.repeat_interleave(groups, 0)
+
+    def maybe(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else each(tensor)
+
+    def of(g: Geometry) -> Geometry:
+        return Geometry(each(g.points), maybe(g.boxes), g.grid, maybe(g.extent))
+
+    pair = None if call.geometry is None else (of(call.geometry[0]), of(call.geometry[1]))
+    key = call.key.repeat_interleave(groups, 0)
+    return dataclasses.replace(call, key=key, real_key=maybe(call.real_key), allowed=maybe(call.allowed), geometry=pair)
 
 
 def _alive(rows: Tensor, allowed: Tensor | None) -> Tensor:

@@ -87,6 +87,7 @@ class Call:
         first: Position of the first query in the sequence of keys; 0 without a cache.
         real_query: (B, N) booleans, or none where all are real.
         real_key: (B, M) booleans, or none where all are real.
+        masked: A mask was given.
         allowed: Booleans (B or 1, h or 1, N or 1, M), the mask and causality together; none where all is allowed.
         geometry: Of queries and keys, where given.
         cache: Where a decoder keeps what it computed for earlier tokens.
@@ -101,6 +102,7 @@ class Call:
     first: int
     real_query: Tensor | None
     real_key: Tensor | None
+    masked: bool
     allowed: Tensor | None
     geometry: tuple[Geometry, Geometry] | None
     cache: Cache | None

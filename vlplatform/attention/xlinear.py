@@ -159,12 +159,28 @@ class XLinear(nn.Module):
         self,
         query: Tensor,
         key: Tokens | None = None,
+        value: Tokens | None = None,
         *,
         mask: Mask = None,
         causal: bool = False,
+        cache: Cache | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """β^s (B, h, N, M), the weights of places; rows without keys are 0."""
+        return self.distributions(query, key, value, mask=mask, causal=causal, cache=cache)[0]
+
+    def distributions(
+        self,
+        query: Tensor,
+        key: Tokens | None = None,
+        value: Tokens | None = None,
+        *,
+        mask: Mask = None,
+        causal: bool = False,
+        cache: Cache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """β^s (B, h, N, M) and β^c (B, h, N, d), if there is a gate; rows without keys are 0."""
-        q, _, k, _, allowed = self._prepare(query, key, None, mask, causal, None)
+        q, _, k, _, allowed = self._prepare(query, key, value, mask, causal, cache)
         weights, gate = self._distributions(self._heads(q), k, allowed, None)
         weights = _alive(weights, allowed)
         gate = None if gate is None else _alive(gate, allowed)

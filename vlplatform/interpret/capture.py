@@ -2,23 +2,23 @@
 
 Inside ``with capture(model) as captured:`` a forward pre-hook keeps the input of every feature-map operator
 (any submodule with a method ``attention_maps``). The maps themselves are computed on request, for one query
-pixel at a time, so that no (HW × HW) weights are ever held.
-
-Another kind of attention joins by a protocol of its own beside :class:`MapAttention` and a second accessor
-beside :meth:`Captured.maps`; models need no change.
+pixel at a time, so that no (HW × HW) weights are ever held. Token attention (any submodule with a method
+``attention_weights``) is kept with all arguments of its last call, and its weights are computed on request too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from vlplatform.attention.cache import Cache
+from vlplatform.attention.score_term import Depth
 from vlplatform.errors import UserError, nearest
 
 
@@ -30,10 +30,20 @@ class MapAttention(Protocol):
         ...
 
 
+class TokenAttention(Protocol):
+    """A token attention that can say where it looked."""
+
+    def attention_weights(self, query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Probabilities (B, heads, N, M) of a call with these arguments."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Call:
     module: nn.Module
     x: Tensor
+    rest: tuple[Any, ...] = ()
+    named: dict[str, Any] = field(default_factory=dict)
 
 
 class Captured:
@@ -45,9 +55,14 @@ class Captured:
     def __init__(self) -> None:
         self._calls: dict[str, _Call] = {}
 
-    def names(self) -> list[str]:
-        """Dotted paths of the operators that ran, in the order of their (last) calls."""
-        return list(self._calls)
+    def names(self, over: Literal["map", "tokens"] | None = None) -> list[str]:
+        """Dotted paths of the attentions that ran, in the order of their (last) calls.
+
+        Args:
+            over: Only those over a feature map, for :meth:`maps`, or over tokens, for :meth:`weights`.
+        """
+        methods = {"map": "attention_maps", "tokens": "attention_weights"}
+        return [path for path, call in self._calls.items() if over is None or hasattr(type(call.module), methods[over])]
 
     def maps(self, name: str, row_fraction: float, col_fraction: float) -> dict[str, Tensor]:
         """The attention of one query pixel in the operator ``name``.
@@ -65,14 +80,12 @@ class Captured:
         Raises:
             UserError: No operator of that name ran, or a fraction lies outside [0, 1].
         """
-        if name not in self._calls:
-            raise UserError(f"no attention of the name '{name}' was captured: {nearest(name, self._calls)}.")
+        call = self._call(name, "attention_maps")
         if not (0 <= row_fraction <= 1 and 0 <= col_fraction <= 1):
             raise UserError(
                 f"the query point ({row_fraction}, {col_fraction}) lies outside the image: "
                 "give row and column as fractions between 0 and 1."
             )
-        call = self._calls[name]
         height, width = call.x.shape[-2:]
         row = min(int(row_fraction * height), height - 1)
         col = min(int(col_fraction * width), width - 1)
@@ -81,6 +94,25 @@ class Captured:
         with evaluating(call.module):
             maps = cast(MapAttention, call.module).attention_maps(x, row, col)
         return {key: value.detach().float().cpu() for key, value in maps.items()}
+
+    def weights(self, name: str) -> Tensor:
+        """The attention weights (B, heads, N, M) of the last call of the token attention ``name``, float32 on the CPU.
+
+        They are computed again, in evaluation mode and without gradient, from the arguments of that call.
+
+        Raises:
+            UserError: No token attention of that name ran.
+        """
+        call = self._call(name, "attention_weights")
+        with evaluating(call.module):
+            weights = cast(TokenAttention, call.module).attention_weights(call.x, *call.rest, **call.named)
+        return weights.detach().float().cpu()
+
+    def _call(self, name: str, method: str) -> _Call:
+        fitting = [path for path, call in self._calls.items() if hasattr(type(call.module), method)]
+        if name not in fitting:
+            raise UserError(f"no attention of the name '{name}' was captured: {nearest(name, fitting)}.")
+        return self._calls[name]
 
 
 @contextmanager
@@ -106,8 +138,10 @@ def capture(model: nn.Module) -> Iterator[Captured]:
     try:
         for path, module in modules.items():
             # asked of the class: torch.compile's wrapper would pass the question on to the module inside
-            if callable(getattr(type(module), "attention_maps", None)):
-                handles.append(module.register_forward_pre_hook(_recorder(captured._calls, _bare(model, path))))
+            kind = type(module)
+            if callable(getattr(kind, "attention_maps", None)) or callable(getattr(kind, "attention_weights", None)):
+                recorder = _recorder(captured._calls, _bare(model, path))
+                handles.append(module.register_forward_pre_hook(recorder, with_kwargs=True))
         with torch.compiler.set_stance("force_eager") if compiled else nullcontext():  # loads the compiler: 1.5 s
             yield captured
     finally:
@@ -129,11 +163,24 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def _recorder(calls: dict[str, _Call], name: str) -> Any:
-    def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def record(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         calls.pop(name, None)  # the order is that of the last calls
-        calls[name] = _Call(module, args[0].detach().clone())  # a later in-place operation may change the input
+        kept = {key: _kept(value) for key, value in named.items()}
+        first = kept.pop("query", None) if not args else _kept(args[0])
+        calls[name] = _Call(module, first, tuple(_kept(value) for value in args[1:]), kept)
 
     return record
+
+
+def _kept(value: Any) -> Any:
+    """What an argument is now: later operations may change it in place."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, Cache):
+        return value.copy()
+    if isinstance(value, Depth):
+        return Depth(value.layer, dict(value.shared))
+    return value
 
 
 def _bare(model: nn.Module, path: str) -> str:

@@ -60,7 +60,7 @@ def attention_rows(
     times = max(1, round(SMALLEST / min(picture.shape[:2])))
     picture = picture.repeat(times, axis=0).repeat(times, axis=1)
     rows = []
-    for name in captured.names()[-1:] if names is None else names:
+    for name in captured.names("map")[-1:] if names is None else names:
         for row, col in points:
             images = {"query": mark(picture, (row, col))}
             for key, weights in captured.maps(name, row, col).items():

@@ -79,14 +79,11 @@ class DecoderLayer(nn.Module):
             depth: What the layers share.
         """
         own, other = (None, None) if cache is None else (cache.child("self"), cache.child("memory"))
-        several = not isinstance(memory, Tensor)
 
         def attend(x: Tensor) -> Tensor:
             return self.attention(x, geometry=geometry, mask=mask, causal=causal, cache=own, depth=depth)
 
         def look(x: Tensor) -> Tensor:
-            if several:
-                return self.cross(x, memory, masks=memory_mask, cache=other)
             return self.cross(x, memory, mask=memory_mask, cache=other)
 
         tokens = self.around_attention(tokens, attend)
