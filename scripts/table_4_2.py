@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds of the localised operators beside the thesis' tables 4.1 and 4.2 (256 channels, 96 x 96)."""
+"""Parameters and multiply-adds of the local operators beside the thesis' tables 4.1 and 4.2 (256 channels, 96 x 96)."""
 
 from __future__ import annotations
 

@@ -69,9 +69,12 @@ def of_constructor(build: Callable[..., Any], given: tuple[str, ...] = ()) -> ty
 def describe(cls: type[Any]) -> dict[str, dict[str, Any]]:
     """Per setting of the dataclass ``cls``: its type in words, its default (absent where required), its ``help``.
 
-    The help is the setting's entry under ``Attributes:`` or ``Args:`` in the docstring, if there is one.
+    The help is the setting's entry under ``Attributes:`` or ``Args:`` in the docstring of the class, or of the base
+    class it comes from, if there is one. A group of settings has its own under ``settings``.
     """
-    hints, explained = typing.get_type_hints(cls), _explanations(inspect.getdoc(cls) or "")
+    hints, explained = typing.get_type_hints(cls), {}
+    for each in reversed(cls.__mro__):
+        explained.update(_explanations(inspect.cleandoc(each.__dict__.get("__doc__") or "")))
     out: dict[str, dict[str, Any]] = {}
     for field in dataclasses.fields(cls):
         entry: dict[str, Any] = {"type": _describe(hints[field.name])}
@@ -81,6 +84,9 @@ def describe(cls: type[Any]) -> dict[str, dict[str, Any]]:
             entry["default"] = field.default_factory()
         if field.name in explained:
             entry["help"] = explained[field.name]
+        hint = hints[field.name]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            entry["settings"] = describe(hint)
         out[field.name] = entry
     return out
 
@@ -96,7 +102,13 @@ def _explanations(doc: str) -> dict[str, str]:
             name, found[match[1]] = match[1], match[2]
         elif inside and name and line.startswith("     "):
             found[name] += " " + line.strip()
-    return {key: text.replace("``", "") for key, text in found.items()}
+    return {key: _plain(text) for key, text in found.items()}
+
+
+def _plain(text: str) -> str:
+    """A docstring's text without marks: neither code, nor emphasis, nor roles (``:class:`~a.B``` is B)."""
+    text = re.sub(r":[\w:]+:`~?(?:[^`]*\.)?([^`]*)`", r"\1", text)
+    return re.sub(r"(\*\*|``?)(?=\S)(.+?)(?<=\S)\1", r"\2", text)
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
@@ -165,10 +177,15 @@ def _describe(hint: Any) -> str:
         bool: "true or false",
         str: "text",
         type(None): "null",
+        dict: "a group of settings",
     }
     if hint in plain:
         return plain[hint]
+    if hint is Any:
+        return "any value"
     origin, args = get_origin(hint), get_args(hint)
+    if origin is dict:
+        return "a group of settings" if args[1] is Any else f"{_describe(args[1])} by name"
     if origin is Literal:
         return "one of: " + ", ".join(map(str, args))
     if origin in (Union, types.UnionType):

@@ -129,7 +129,11 @@ class Task(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Facts for model cards: ``data`` (mapping with ``name``), ``licence``, ``citation`` (list of texts), more."""
+        """Facts for model cards: ``data`` (mapping with ``name``), ``licence``, ``citation`` (list of texts), more.
+
+        ``initial_weights`` says in a sentence where weights came from that were not trained here, and their licence; it
+        follows from the settings alone, so that a resumed run says the same.
+        """
         ...
 
 

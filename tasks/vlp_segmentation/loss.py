@@ -21,6 +21,11 @@ class OhemSettings:
     A pixel counts if its true class has a probability below ``threshold``, or if it is among the ``min_kept``
     hardest of its image. Where we differ: per image and not per batch, so that the loss does not depend on how
     a batch is split over processes.
+
+    Attributes:
+        use: Whether hard pixels alone count.
+        threshold: A pixel is hard if its true class has a probability below this.
+        min_kept: At least so many of an image's pixels count, the hardest first.
     """
 
     use: bool = False

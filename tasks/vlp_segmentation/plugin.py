@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,27 @@ def check_attn(model_class: type[SegmentationModel], attn: Mapping[str, Any]) ->
     Raises:
         UserError: It does not fit, or a setting is unknown, of the wrong type, or the model's own business.
     """
-    mechanism = attention.resolve(attn["name"], model_class.socket)
+    try:
+        mechanism = attention.resolve(attn["name"], model_class.socket)
+    except UserError as error:
+        if others := _fitting(attn["name"]):
+            ways = ", ".join(f"model={name}" for name in others)
+            raise UserError(f"{str(error).rstrip('.')}; with this mechanism use {ways}, or model=auto.") from error
+        raise
     values = {key: value for key, value in attn.items() if key != "name"}
     if "out_dim" in values:
         raise UserError(f"attn.out_dim is set by model={model_class.name}: leave it out.")
     typed.parse(mechanism.settings_class(), values, "attn")
+
+
+def _fitting(attn: str) -> list[str]:
+    """The models with a socket that the mechanism fits."""
+    found: list[str] = []
+    for name, model_class in MODELS.items():
+        with suppress(UserError):
+            attention.resolve(attn, model_class.socket)
+            found.append(name)
+    return found
 
 
 def _choose(name: str, attn: Mapping[str, Any]) -> type[SegmentationModel]:

@@ -19,7 +19,7 @@ from vlp_segmentation.testing import InferenceSettings, probabilities
 from vlplatform.errors import UserError
 from vlplatform.metrics import segmentation as metrics
 from vlplatform.task import Exhibit, Loss, Records, Score
-from vlplatform.vision.backbone import BackboneSettings, load_weights
+from vlplatform.vision.backbone import BackboneSettings, load_weights, origin
 
 QUERIES = ((0.5, 0.5), (0.3, 0.25), (0.75, 0.7))
 """Query points of the attention pictures, (row, column) as fractions of the image."""
@@ -255,6 +255,7 @@ class SegmentationTask:
             "attention": self.sections["attn"]["name"],
             "backbone": self.model_settings.backbone,
             "backbone weights": self.weights_from,
+            "initial_weights": origin(self.model_settings),
         }
 
 

@@ -35,8 +35,8 @@ class Augmentation:
             anew, up to ten times; 1 switches this off.
         flip: Probability of the horizontal mirror image (left and right classes swap).
         brightness: Strength of the jitter: factor drawn from 1 ± this.
-        contrast: Likewise.
-        saturation: Likewise.
+        contrast: Strength of the jitter, as of brightness.
+        saturation: Strength of the jitter, as of brightness.
         hue: Shift drawn from ± this part of the colour circle, at most 0.5; slow (about 10 ms for 352 × 352).
         fill: Colour of the padding beyond the picture; its mask is "ignore". Default: ImageNet's mean.
     """

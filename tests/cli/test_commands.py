@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from torch import nn
 
 from vlplatform import attention
 from vlplatform.attention import Mechanism
-from vlplatform.cli import checkpoint, compose, train
+from vlplatform.cli import checkpoint, compose, doctor, train
 from vlplatform.cli.eval import writable
-from vlplatform.cli.main import main, parser_of
+from vlplatform.cli.main import COMMANDS, main, parser_of
 from vlplatform.errors import UserError, nearest
 
 SAVED: dict[str, Any] = {
@@ -90,6 +93,20 @@ def lines_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list
         (["train", "data.name=3"], ["data.name=3", "camvid"]),
         (["train", "~data=scenes"], ["~data", "data=NAME"]),
         (["train", "seed=abc"], ["error: seed='abc'", "whole number"]),
+        (["train", "steps=5"], ["error: steps is not a setting", "trainer.steps=5"]),
+        (["train", "--steps", "5"], ["--steps", "without dashes, trainer.steps=5"]),
+        (["train", "--steps=5"], ["--steps", "without dashes, trainer.steps=5"]),
+        (["train", "--trainer.steps", "5"], ["--trainer.steps", "without dashes, trainer.steps=5"]),
+        (["train", "--batch-size", "5"], ["--batch-size", "trainer.batch_size=5"]),
+        (["train", "--attn", "bilateral"], ["--attn", "without dashes, attn=bilateral"]),
+        (["train", "--seed"], ["--seed", "without dashes, seed=VALUE"]),
+        (["train", "attn=crisscross", "model=unet"], ["does not fit the local socket", "model=context, or model=auto"]),
+        (
+            ["train", "attn=conv", "model=context"],
+            ["context socket", "model=deeplabv3plus", "model=unet", "model=auto"],
+        ),
+        (["list"], ["attn, data, metrics, models, recipes, tasks"]),
+        (["list", "--json"], ["attn, data, metrics, models, recipes, tasks"]),
     ],
     ids=str,
 )
@@ -177,6 +194,86 @@ def test_one_mechanism_without_costs_does_not_hide_the_others(capsys, monkeypatc
     shown = capsys.readouterr().out
     assert "–" in shown
     assert "mute: it does not count" in shown
+
+
+def test_the_table_of_mechanisms_names_families(capsys):
+    capsys.readouterr()
+    assert main(["list", "attn"]) == 0
+    shown = capsys.readouterr().out
+    (row,) = [line for line in shown.splitlines() if line.startswith("│ local_bilateral ")]
+    assert "local (bilateral)" in row
+    (line,) = [line for line in shown.splitlines() if line.startswith("attn=bilateral is ")]
+    assert "local_bilateral in the local socket" in line
+    assert "bilateral_cc in the context socket" in line
+
+
+def test_costs_are_readable_for_people_and_exact_for_programs(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    size = ["attn", "--socket", "local", "--cost", "256x96x96"]
+    exact = listed(capsys, *size)
+    assert exact["local_bilateral"]["macs"] == 2_628_255_744
+    assert main(["list", *size]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert len(rows) == len(exact)  # no row is wrapped
+    assert any("local_bilateral " in row and "283,864 │ 2.63 G" in row for row in rows)
+
+
+def test_doctor_tells_what_is_optional_from_what_is_wrong(capsys, monkeypatch):
+    def only(name: str) -> str:
+        if name in ("wandb", "timm"):
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(doctor, "version", only)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
+    capsys.readouterr()
+    assert main(["doctor"]) == 2
+    rows = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()}
+    assert rows["torch"].startswith("ok ")
+    assert rows["timm"].startswith("BAD ")
+    assert "pip install timm" in rows["timm"]
+    assert rows["wandb"].startswith("– ")
+    assert rows["java"].startswith("– ")
+    assert "captions" in rows["java"]
+    assert main(["doctor", "--json"]) == 2
+    found = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (found["wandb"]["ok"], found["wandb"]["state"]) == (True, "absent")
+    assert (found["timm"]["ok"], found["timm"]["state"]) == (False, "bad")
+
+
+def test_doctor_finds_a_missing_test_split_no_fault(tmp_path, capsys):
+    for i in range(2):
+        for part in ("images", "masks"):
+            (tmp_path / part).mkdir(exist_ok=True)
+            Image.new("RGB" if part == "images" else "L", (8, 6)).save(tmp_path / part / f"p{i}.png")
+    (tmp_path / "classes.txt").write_text("ground\nthing\n")
+    capsys.readouterr()
+    main(["doctor", "data=folder", f"data.root={tmp_path}"])
+    rows = [line for line in capsys.readouterr().out.splitlines() if " data " in line]
+    assert [row[:4].strip() for row in rows] == ["ok", "ok", "–"]
+    assert "no split 'test'" in rows[2]
+
+
+def plain_help(text: str) -> bool:
+    """Whether a help text has no marks of Markdown or reStructuredText, and no type in Python's words."""
+    return not re.search(r"\*\*|`|:\w+:|\bdict\b|\btuple\b", text)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_help_is_plain_text(command):
+    assert plain_help(parser_of(command).format_help())
+
+
+@pytest.mark.parametrize("what", ["data", "models", "tasks"])
+def test_every_setting_is_explained(what, capsys):
+    def check(described: dict[str, Any], where: str) -> None:
+        for name, entry in described.items():
+            assert entry.get("help"), f"{where}.{name}"
+            assert plain_help(entry["help"] + entry["type"]), f"{where}.{name}"
+            check(entry.get("settings", {}), f"{where}.{name}")
+
+    for name, row in listed(capsys, what).items():
+        check(row["settings"] or {}, name)
 
 
 def test_costs_with_settings(capsys):

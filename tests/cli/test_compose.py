@@ -49,6 +49,45 @@ def test_unknown_top_level_keys_are_refused():
         compose.run_settings(compose.compose(["sead=3"]))
 
 
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("steps=5", "write trainer.steps=5."),
+        ("backbone=resnet18", "write model.backbone=resnet18."),
+        ("crop=[32,48]", "data.augment.crop=[32,48]"),
+        ("heads=4", "write attn.heads=4."),
+        ("pretrained=false", "write model.pretrained=false."),
+        ("cache=null", "write data.cache=null."),
+    ],
+)
+def test_a_setting_without_its_group_is_found(override, meant):
+    with pytest.raises(UserError) as caught:
+        compose.run_settings(compose.compose([override]))
+    assert f"{override.partition('=')[0]} is not a setting" in str(caught.value)
+    assert meant in str(caught.value)
+
+
+def test_a_smoke_run_on_own_pictures_is_small():
+    own = compose.compose(["data=folder", "trainer=smoke"])
+    assert own["model"]["backbone"] == "resnet18"
+    assert own["data"]["augment"]["crop"] == [96, 96]
+    assert (own["trainer"]["steps"], own["trainer"]["batch_size"]) == (8, 2)
+    told = ["model.backbone=resnet50", "data.augment.crop=[32,48]", "trainer.batch_size=3"]
+    chosen = compose.compose(["data=folder", "trainer=smoke", *told])
+    assert chosen["model"]["backbone"] == "resnet50"
+    assert chosen["data"]["augment"]["crop"] == [32, 48]
+    assert chosen["trainer"]["batch_size"] == 3
+
+
+def test_only_a_smoke_run_on_own_pictures_is_changed():
+    assert compose.compose(["data=folder"])["data"]["augment"] == {"crop": [512, 512]}
+    assert compose.compose(["data=folder"])["model"] == {"name": "auto"}
+    for data in ("scenes", "camvid", "celebamask"):
+        plain, smoke = compose.compose([f"data={data}"]), compose.compose([f"data={data}", "trainer=smoke"])
+        assert (plain["model"], plain["data"]) == (smoke["model"], smoke["data"])
+        assert smoke["trainer"]["batch_size"] == 4
+
+
 @pytest.mark.parametrize("override", ["seed=-1", "name=a/b", "name=.."])
 def test_run_settings_are_checked(override):
     with pytest.raises(UserError):

@@ -98,6 +98,7 @@ def write_run(folder: Path, *, steps: int = 40, evals: bool = True, final: bool 
                     "values": {"pixel_accuracy": 0.97, "miou": 0.8123},
                     "per_class": per_class,
                     "parameters": 1234567,
+                    "initial_weights": "resnet18 from a local file, r18.safetensors; its licence is unknown",
                 }
             )
         )
@@ -131,7 +132,8 @@ def test_a_whole_run(tmp_path: Path) -> None:
     text, page = read(path)
     assert path == tmp_path / "run" / "report.html"
     self_contained(page, text)
-    for expected in ("0.8123", "mIoU on val", "finished", "local_bilateral", "1\u202f234\u202f567", "x86_64 × 2", "52"):
+    facts = ("1\u202f234\u202f567", "x86_64 × 2", "52", "r18.safetensors; its licence is unknown")
+    for expected in ("0.8123", "mIoU on val", "finished", "local_bilateral", *facts):
         assert expected in page.words
     assert "never comparable" in page.words
     assert "not why the model decides" in page.words

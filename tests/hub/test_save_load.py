@@ -18,7 +18,7 @@ from torch import Tensor
 from toy import Toy
 
 import vlplatform
-from vlplatform.hub import atomic, export, save_model
+from vlplatform.hub import atomic, export, loading, save_model
 from vlplatform.hub import saving as saving_module
 from vlplatform.hub.atomic import written_aside
 
@@ -186,13 +186,16 @@ def test_a_run_stands_for_its_best(saved: Path, tmp_path: Path, x: Tensor, model
 
 
 def test_sources_that_are_nothing(saved: Path, tmp_path: Path, monkeypatch, refused: Refused):
-    assert "neither a folder here nor a hub id" in refused(vlplatform.load, "no/such/folder")
-    assert "neither a folder here nor a hub id" in refused(vlplatform.load, tmp_path / "nothing")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loading, "pull", lambda *_, **__: pytest.fail("a path went to the hub"))
+    for path in ("runs/nothing", "./nothing", "../nothing/here", "~/nothing", "/nothing", "no/such/folder"):
+        assert f"no such folder: {path}" in refused(vlplatform.load, path)
+    assert f"no such folder: {tmp_path / 'nothing'}" in refused(vlplatform.load, tmp_path / "nothing")
+    assert "neither a folder here nor a hub id" in refused(vlplatform.load, "nothing")
     assert "is not a folder" in refused(vlplatform.load, saved / "config.json")
     assert "has no revision" in refused(vlplatform.load, saved, revision="v1")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    assert "no typo in it" in refused(vlplatform.load, "runs/typo")  # and not: pull it from the hub
+    (tmp_path / "mine").mkdir()
+    assert "no typo in it" in refused(vlplatform.load, "mine/typo")  # and not: pull it from the hub
     assert "is not a device" in refused(vlplatform.load, saved, device="gpu")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 
 import layouts
@@ -67,9 +68,25 @@ def test_automatic_split_is_announced_stable_and_complete(tmp_path, caplog):
 
 
 def test_automatic_split_without_a_picture(tmp_path):
-    data = opened(layouts.folder(tmp_path, ("a", "b")), val_fraction=0.0001)
+    one = opened(layouts.folder(tmp_path / "one", ("a",)), val_fraction=0.0001)
     with pytest.raises(UserError, match=r"data\.val_fraction=0.0001 puts none into val"):
-        data.records("val", False)
+        one.records("val", False)
+    two = opened(layouts.folder(tmp_path / "two", ("a", "b")), val_fraction=0.9999)
+    with pytest.raises(UserError, match=r"data\.val_fraction=0.9999 puts none into train"):
+        two.records("train", False)
+
+
+def test_few_pictures_have_one_for_validation(tmp_path):
+    names = [f"photo{i}" for i in range(6)]
+    root = layouts.folder(tmp_path, names)
+    data = opened(root)
+    assert "at least one" in data.notes[0]
+    assert ids_of(data, "val") == ["photo1"]  # the lowest hash of seed and name
+    assert ids_of(data, "train") == [f"photo{i}" for i in (0, 2, 3, 4, 5)]
+    assert ids_of(opened(root, val_fraction=0.0001), "val") == ["photo1"]
+    values = {name: int(hashlib.sha256(f"0:{name}".encode()).hexdigest()[:16], 16) for name in names}
+    assert min(values.values()) >= 0.1 * 2**64  # so the share alone would choose none
+    assert min(values, key=values.__getitem__) == "photo1"
 
 
 def test_class_list_with_colours(tmp_path):

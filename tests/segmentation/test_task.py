@@ -68,6 +68,27 @@ def test_what_it_says_of_its_data_makes_a_card(root: Path) -> None:
     assert "metrics:\n    - type: miou\n      value: 0.5" in card  # the result is tied to the data set
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"pretrained": False}, "resnet18 from random weights"),
+        ({"pretrained": True}, "timm/resnet18.tv_in1k on the hub (ImageNet); its licence is not recorded"),
+        (
+            {"pretrained": True, "weights": "/home/me/r18.safetensors"},
+            "a local file, r18.safetensors; its licence is unk",
+        ),
+    ],
+    ids=["random", "hub", "file"],
+)
+def test_card_says_where_the_weights_came_from_and_names_no_folder(
+    root: Path, model: dict[str, Any], words: str
+) -> None:
+    card = model_card(task="segmentation", card=build(root, model=model).describe())
+    section = card.partition("## Initial weights")[2].partition("##")[0]
+    assert words in section
+    assert "/home/me" not in card
+
+
 def test_class_weights_are_damped(root: Path) -> None:
     weights = build(root, task={"class_weights": [4.0, 1.0, 0.25], "class_weights_power": 0.5}).pixel_loss.class_weights
     assert weights is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,35 @@ def test_without_a_network_the_remedies_are_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UserError, match=r"model\.weights=FILE.*model\.pretrained=false"):
         load_weights(Backbone(small()), small())
+
+
+def test_a_hub_out_of_reach_is_told_at_once_and_in_one_line(monkeypatch, tmp_path, capfd) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+
+    def wait(seconds: float) -> None:
+        raise AssertionError(f"it tries again after {seconds} s")
+
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("time.sleep", wait)
+    with pytest.raises(UserError, match=r"timm/resnet18.*model\.weights=FILE.*model\.pretrained=false"):
+        load_weights(Backbone(small()), small())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_weights_in_the_cache_need_no_network(monkeypatch, tmp_path) -> None:
+    snapshot = tmp_path / "models--timm--resnet18.tv_in1k"
+    (snapshot / "refs").mkdir(parents=True)
+    (snapshot / "refs" / "main").write_text("0" * 40)
+    (snapshot / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    save_file(Backbone(small()).net.state_dict(), snapshot / "snapshots" / ("0" * 40) / "model.safetensors")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert load_weights(Backbone(small()), small()) == "timm/resnet18.tv_in1k (ImageNet)"
 
 
 def test_random_weights_when_asked_for() -> None:

@@ -43,11 +43,11 @@ class _Merge(nn.Module):
         count = torch.ones_like(within) if real is None else real.to(wide)
         sums, counts = (F.pad(x.cumsum(-1), (1, 0))[..., :-1] for x in (within, count))  # of all before each token
         before = sums[..., None, :] - sums[..., :, None]  # over i … k−1
-        tokens = (counts[..., None, :] - counts[..., :, None]).clamp_min(1)
-        score = new[..., None, :] + before / tokens + self.map.bias.to(wide)
+        tokens = counts[..., None, :] - counts[..., :, None]
+        score = new[..., None, :] + before / tokens.clamp_min(1) + self.map.bias.to(wide)
         step = F.logsigmoid(score)
         if real is not None:
-            step = step.masked_fill(~real[..., None, :], 0)  # a token that is not there parts nothing
+            step = step.masked_fill(~real[..., None, :] | (tokens <= 0), 0)  # a token that is not there parts nothing
         chain = step.triu(1).cumsum(-1).exp().triu(1)
         return chain + chain.transpose(-2, -1) + torch.eye(chain.shape[-1], dtype=wide, device=chain.device)
 

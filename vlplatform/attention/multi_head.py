@@ -312,6 +312,7 @@ class MultiHeadAttention(nn.Module):
         for term, block in acting:
             if term.acts("modulate"):
                 logits = term.modulate(logits, block)
+        for term, block in acting:
             if term.acts("bias"):
                 logits = term.add(logits, block) if cut else logits + term.bias(block)
             if term.acts("visible"):

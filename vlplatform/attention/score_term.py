@@ -1,13 +1,13 @@
 """What a mechanism changes in scaled dot-product attention: the ``ScoreTerm`` and what it is handed.
 
 Shapes: B batch, h heads, N queries, M keys, D model width, d head size. A term acts at any of seven points; attention
-calls them in the order of its list of terms:
+calls each point of all terms before the next, in the order of its list of terms:
 
 ==============  ================================================================================================
 ``embed``       tokens (B, N, D) → tokens, before the projections
 ``project``     query, key (B, h, ·, d) → query, key
-``modulate``    logits → logits
-``bias``        → what is added to the logits, after this term's ``modulate``
+``modulate``    logits of the content → logits
+``bias``        → what is added to the logits, after all terms have modulated them
 ``visible``     → which keys a query may attend to at all
 ``weights``     probabilities → probabilities
 ``output``      probabilities → what is added to each head's output

@@ -46,7 +46,7 @@ class SwinWindows(ScoreTerm):
         """The bias (1, h, N, N) and which pairs share a window (1, 1, N, N)."""
         row, column = cells(call, self.name)
         shift = self.window // 2 if call.depth.layer % 2 else 0
-        in_row, in_column = (((axis + shift) // self.window) for axis in (row, column))
+        in_row, in_column = (((axis - shift) // self.window) for axis in (row, column))
         visible = (in_row[:, None] == in_row) & (in_column[:, None] == in_column)
         return _operands(self.table, row, column, visible)
 

@@ -10,7 +10,13 @@ from vlplatform.errors import UserError, nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` that raises instead of printing its usage and leaving the process."""
+    """An ``ArgumentParser`` that raises instead of printing its usage and leaving the process.
+
+    Attributes:
+        any_setting: Whether the command takes every setting as KEY=VALUE, so that one typed as an option is recognised.
+    """
+
+    any_setting = False
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The parsed arguments; options may stand between positional ones.
@@ -27,11 +33,23 @@ class Parser(argparse.ArgumentParser):
         known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
         takes_settings = any(action.dest == "overrides" for action in self._actions)
         written = "; settings are written KEY=VALUE without dashes" if takes_settings else ""
+        if self.any_setting and (meant := self._setting(unknown[0], list(arguments))):
+            raise UserError(f"{name} is not an option of {self.prog}: settings are written without dashes, {meant}.")
         raise UserError(f"{name} is not an option of {self.prog}: {nearest(name, known)}{written}.")
 
     def error(self, message: str) -> NoReturn:
         """Raise :class:`UserError` with argparse's own words."""
         raise UserError(f"{self.prog}: {message.rstrip('.')} ({self._hint()}).")
+
+    def _setting(self, option: str, arguments: list[str]) -> str:
+        """What was meant by a setting typed as an option (``--steps 5`` is ``trainer.steps=5``); empty if nothing."""
+        from vlplatform.cli import compose  # only for a mistake: it reads all mechanisms and plugins
+
+        name, equals, value = option.partition("=")
+        if not equals:
+            value = next(iter(arguments[arguments.index(option) + 1 :]), "")
+            value = "VALUE" if not value or value.startswith("--") or "=" in value else value
+        return compose.shown_as(compose.places(name.lstrip("-").replace("-", "_")), value)
 
     def _hint(self) -> str:
         return f"{self.prog} --help shows how it is called"

@@ -6,10 +6,12 @@ the same (``trainer.clip_norm=1``): whether it exists is for the typed settings 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import re
-from collections.abc import Mapping, Sequence
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,13 +127,62 @@ def run_settings(resolved: dict[str, Any]) -> RunSettings:
     """
     own = {key: value for key, value in resolved.items() if key not in GROUPS}
     known = set(settings.describe(RunSettings)) | set(GROUPS)
-    for key in own:
+    for key, value in own.items():
         if key not in known:
-            raise UserError(f"{key} is not a setting: {nearest(key, known)}.")
+            meant = [] if isinstance(value, Mapping) else places(key, resolved)
+            remedy = f"write {shown_as(meant, value)}" if meant else nearest(key, known)
+            raise UserError(f"{key} is not a setting: {remedy}.")
     try:
         return settings.parse(RunSettings, own, "run")
     except UserError as error:  # these keys stand alone: nobody can type run.seed
         raise UserError(str(error).removeprefix("run.").removeprefix("run: ")) from error
+
+
+def places(key: str, resolved: Mapping[str, Any] | None = None) -> list[str]:
+    """The full names of the settings called ``key``: the run's, a group's choice, or in a group (``trainer.steps``).
+
+    Args:
+        key: A bare name, or one that begins with a group's (``trainer.steps``), which is its own answer.
+        resolved: The composed settings: their choices decide which model, data set … is looked into. Else the defaults.
+    """
+    from vlplatform.engine.settings import TrainerSettings
+
+    if key in GROUPS or key in settings.describe(RunSettings) or key.partition(".")[0] in GROUPS:
+        return [key]
+    resolved = compose([]) if resolved is None else resolved
+    found = _within("trainer", TrainerSettings, key)
+    mechanism = attention.catalogue().get(resolved["attn"]["name"])
+    for each in [mechanism] if mechanism else _family(resolved["attn"]["name"]):
+        found += _within("attn", each.settings_class(), key)
+    plugin = registry.task(resolved["task"]["name"])
+    find: Callable[[str, str], type[Any] | None] = getattr(plugin, "settings_class", lambda *_: None)
+    for group in ("task", "model", "data"):
+        name = resolved[group].get("name", "auto")
+        for each in [name] if name != "auto" else plugin.models():
+            if described := find(group, each):
+                found += _within(group, described, key)
+    return list(dict.fromkeys(found))
+
+
+def shown_as(names: Sequence[str], value: Any) -> str:
+    """What to type for a value under one of several names: ``trainer.steps=5``, ``a.b=5 or c.b=5``."""
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return " or ".join(f"{name}={text.replace(' ', '')}" for name in names)
+
+
+def _family(name: str) -> list[attention.Mechanism]:
+    return [mechanism for mechanism in attention.catalogue().values() if name in mechanism.families.values()]
+
+
+def _within(prefix: str, cls: type[Any], key: str) -> list[str]:
+    """The settings called ``key`` of a settings class and of the classes within it, each under its full name."""
+    found: list[str] = []
+    for name, hint in typing.get_type_hints(cls).items():
+        if name == key:
+            found.append(f"{prefix}.{name}")
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            found += _within(f"{prefix}.{name}", hint, key)
+    return found
 
 
 def _files(group: str) -> list[str]:

@@ -10,7 +10,7 @@ import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vlplatform import __version__, attention, registry
 from vlplatform.cli import compose
@@ -32,6 +32,12 @@ REQUIRED = (
     "safetensors",
 )
 OPTIONAL = {"wandb": "the W&B tracker", "tensorboard": "the TensorBoard tracker"}
+MARKS = {"ok": "ok  ", "absent": "–   ", "bad": "BAD "}
+
+State = Literal["ok", "absent", "bad"]
+"""``absent``: something optional is not there, which is no fault."""
+Finding = tuple[str, State, str]
+"""What was looked at, its state, and what was found."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,39 +54,42 @@ def run(args: argparse.Namespace) -> int:
     if args.overrides:
         findings += _data(args.overrides)
     if args.json:
-        print(json.dumps([{"what": what, "ok": ok, "found": found} for what, ok, found in findings], indent=1))
+        rows = [{"what": w, "ok": state != "bad", "state": state, "found": found} for w, state, found in findings]
+        print(json.dumps(rows, indent=1))
     else:
-        for what, ok, found in findings:
-            print(f"{'ok  ' if ok else 'BAD '} {what:<16} {found}")
-    return 0 if all(ok for _, ok, _ in findings) else 2
-
-
-Finding = tuple[str, bool, str]
+        for what, state, found in findings:
+            print(f"{MARKS[state]} {what:<16} {found}")
+        if any(state == "absent" for _, state, _ in findings):
+            print("(–: optional and not here; nothing else needs it)")
+    return 2 if any(state == "bad" for _, state, _ in findings) else 0
 
 
 def _packages() -> list[Finding]:
     findings: list[Finding] = [
-        ("vlplatform", True, f"{__version__} on Python {platform.python_version()}, {platform.system()}")
+        ("vlplatform", "ok", f"{__version__} on Python {platform.python_version()}, {platform.system()}")
     ]
     for name in (*REQUIRED, *OPTIONAL):
         try:
-            findings.append((name, True, version(name)))
+            findings.append((name, "ok", version(name)))
         except PackageNotFoundError:
-            need = OPTIONAL.get(name)
-            findings.append((name, need is not None, f"not installed{f' ({need} needs it)' if need else ''}"))
+            if need := OPTIONAL.get(name):
+                findings.append((name, "absent", f"not installed ({need} needs it)"))
+            else:
+                findings.append((name, "bad", f"not installed: pip install {name}"))
     java = shutil.which("java")
-    findings.append(("java", True, "found" if java else "not found (only METEOR and SPICE need it)"))
+    use = "runs METEOR and SPICE, two scores of captions; no task of this release has them"
+    findings.append(("java", "ok" if java else "absent", f"{'found' if java else 'not found'} (it {use})"))
     return findings
 
 
 def _devices() -> list[Finding]:
     torch: Any = importlib.import_module("torch")
-    found: list[Finding] = [("cpu", True, f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")]
+    found: list[Finding] = [("cpu", "ok", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")]
     for index in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(index).total_memory / 2**30
-        found.append((f"cuda:{index}", True, f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB"))
+        found.append((f"cuda:{index}", "ok", f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB"))
     if not torch.cuda.device_count():
-        found.append(("cuda", True, "no device (everything runs on the CPU)"))
+        found.append(("cuda", "absent", "no device (everything runs on the CPU)"))
     return found
 
 
@@ -92,16 +101,16 @@ def _storage() -> list[Finding]:
     free = shutil.disk_usage(existing).free / 2**30
     writable = os.access(existing, os.W_OK)
     note = f"{free:.0f} GiB free" if writable else "not writable (set VLP_CACHE to another folder)"
-    return [("cache", writable and free > 1, f"{_home_relative(cache)}, {note}")]
+    return [("cache", "ok" if writable and free > 1 else "bad", f"{_home_relative(cache)}, {note}")]
 
 
 def _plugins() -> list[Finding]:
-    findings: list[Finding] = [("mechanisms", True, ", ".join(attention.catalogue()))]
+    findings: list[Finding] = [("mechanisms", "ok", ", ".join(attention.catalogue()))]
     for name in registry.task_names():
         try:
-            findings.append((f"task {name}", True, registry.task(name).summary))
+            findings.append((f"task {name}", "ok", registry.task(name).summary))
         except UserError as error:
-            findings.append((f"task {name}", False, str(error)))
+            findings.append((f"task {name}", "bad", str(error)))
     return findings
 
 
@@ -114,15 +123,15 @@ def _data(overrides: list[str]) -> list[Finding]:
         try:
             records = task.records(split)
         except UserError as error:
-            findings.append((f"data {split}", split == "test", str(error)))
+            findings.append((f"data {split}", "absent" if split == "test" else "bad", str(error)))
             continue
         faults: list[Finding] = []
         for index in range(len(records)):
             try:
                 records[index]
             except UserError as error:
-                faults.append((f"data {split}", False, str(error)))
-        findings += faults or [(f"data {split}", True, f"{len(records)} records, all readable")]
+                faults.append((f"data {split}", "bad", str(error)))
+        findings += faults or [(f"data {split}", "ok", f"{len(records)} records, all readable")]
     return findings
 
 

@@ -35,7 +35,7 @@ Row = dict[str, Any]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to list, and for mechanisms the socket, the size to count costs at, and settings."""
     kinds = sorted(LISTS)
-    parser.add_argument("what", type=one_of("the list", kinds), metavar="WHAT", help=", ".join(kinds))
+    parser.add_argument("what", nargs="?", type=one_of("the list", kinds), metavar="WHAT", help=", ".join(kinds))
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="attn.KEY=VALUE", help="settings to count costs with"
     )
@@ -50,8 +50,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the list; exit code 0.
 
     Raises:
-        UserError: Costs asked for without a socket or size, or settings that no listed mechanism has.
+        UserError: No list is named, costs are asked for without a socket or size, or settings that no listed mechanism
+            has.
     """
+    if args.what is None:
+        raise UserError(f"vlp list needs the name of a list (vlp list attn): {', '.join(sorted(LISTS))}.")
     if args.overrides and not (args.what == "attn" and args.cost):
         raise UserError(
             f"'{args.overrides[0]}' has no meaning here: settings go with vlp list attn --socket … --cost …."
@@ -60,19 +63,31 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
-    table = Table()
-    columns = [c for c in (rows[0] if rows else {}) if c in SHOWN]
-    for column in columns:
-        plain = column in ("summary", "paper")
-        table.add_column(column, no_wrap=not plain, justify="right" if column in ("params", "macs") else "left")
-    for row in rows:
-        table.add_row(*(_shown(row[column]) for column in columns))
     console = Console()
+    table = Table()
+    # Where one socket was asked for, a column of sockets would tell nothing.
+    columns = [c for c in (rows[0] if rows else {}) if c in SHOWN and not (c == "sockets" and args.socket)]
+    for column in columns:
+        justify = "right" if column in ("params", "macs") else "left"
+        table.add_column(column, no_wrap=column != "summary", justify=justify)
+    for row in rows:
+        table.add_row(*(_cell(row, column) for column in columns))
     console.print(table)
+    for line in _families(rows):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     for row in rows:
         if row.get("not_counted"):
             console.print(f"{row['name']}: {row['not_counted']}", markup=False, highlight=False)
     return 0
+
+
+def _families(rows: Sequence[Row]) -> list[str]:
+    """Per family a line of what its name stands for in each socket."""
+    members: dict[str, list[str]] = {}
+    for row in rows:
+        for socket, family in row.get("families", {}).items():
+            members.setdefault(family, []).append(f"{row['name']} in the {socket} socket")
+    return [f"attn={family} is {', '.join(found)}" for family, found in members.items()]
 
 
 def _attn(args: argparse.Namespace) -> list[Row]:
@@ -222,13 +237,25 @@ def _size(text: str) -> tuple[int, int, int]:
     return channels, height, width
 
 
+def _cell(row: Row, column: str) -> str:
+    """What a table for people shows; a socket with the name of the family whose member the mechanism is there."""
+    if column == "sockets":
+        families = row["families"]
+        return ", ".join(f"{s} ({families[s]})" if s in families else s for s in row["sockets"])
+    return _readable(row[column]) if column == "macs" else _shown(row[column])
+
+
 def _shown(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, int):
         return f"{value:,}"
-    if isinstance(value, list):
-        return ", ".join(value)
-    if isinstance(value, dict):
-        return ", ".join(f"{family} ({socket})" for socket, family in value.items())
     return str(value)
+
+
+def _readable(count: int | None) -> str:
+    """A large number to three digits and more: ``2.63 G``."""
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count is not None and count >= size:
+            return f"{count / size:.2f} {unit}"
+    return _shown(count)

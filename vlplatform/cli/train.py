@@ -11,13 +11,15 @@ from typing import Any
 
 from vlplatform import registry, settings
 from vlplatform.cli import compose, table
+from vlplatform.cli.arguments import Parser
 from vlplatform.errors import UserError
 
 HELP = "Train a task with an attention mechanism; writes runs/NAME with checkpoints, scores and report.html."
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The overrides; the epilogue teaches what can be overridden."""
+    parser.any_setting = True
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="group choices and settings, see below"
     )
@@ -73,10 +75,19 @@ def run_name(sections: Mapping[str, Mapping[str, Any]], seed: int) -> str:
     return "-".join([*parts, f"seed{seed}"])
 
 
+def _typed(default: Any) -> str:
+    """A default as it would be typed: ``null``, ``true``, ``[0.9,0.999]``."""
+    if isinstance(default, (list, tuple)):
+        return f"[{','.join(map(_typed, default))}]"
+    return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+
+
 def _epilog() -> str:
     lines = ["groups (choose one of each):"]
-    lines += [f"  {group + '=':<9}{', '.join(compose.options(group))}" for group in (*compose.GROUPS, "recipe")]
-    lines[-1] = lines[-1].replace("  recipe=", "  +recipe=", 1)
+    for group in (*compose.GROUPS, "recipe"):
+        key = "+recipe=" if group == "recipe" else f"{group}="
+        listed = ", ".join(compose.options(group))
+        lines += textwrap.wrap(listed, 106, initial_indent=f"  {key:<9}", subsequent_indent=" " * 11)
     lines += ["", "of the run:"]
     from vlplatform.engine.settings import TrainerSettings
 
@@ -84,17 +95,17 @@ def _epilog() -> str:
         if prefix:
             lines += ["", "of the trainer:"]
         for name, entry in settings.describe(cls).items():
-            default = entry.get("default")
-            shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
-            lines.append(f"  {prefix}{name}={shown}  ({entry['type']})")
+            lines.append(f"  {prefix}{name}={_typed(entry.get('default'))}  ({entry['type']})")
             lines += textwrap.wrap(entry.get("help", ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     lines += [
         "",
-        "of a mechanism: vlp list attn --json; of data, models, tasks: vlp list data|models|tasks --json",
+        "Settings of a mechanism (attn.…), data set (data.…), model (model.…) or task (task.…):",
+        "  vlp list attn --json, vlp list data --json, vlp list models --json, vlp list tasks --json",
         "",
         "examples:",
         "  vlp train task=segmentation attn=bilateral",
         "  vlp train attn=crisscross data=camvid data.root=CamVid trainer.steps=2000 seed=1",
+        "  vlp train data=folder data.root=mine trainer=smoke     (is all in order? a few updates of a small model)",
         "  accelerate launch --num_processes 4 run.py attn=bilateral resume=auto",
     ]
     return "\n".join(lines).replace("%", "%%")

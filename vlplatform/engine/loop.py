@@ -260,6 +260,8 @@ class _Training:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "seed": self.seed,
         }
+        if initial := self.task.describe().get("initial_weights"):
+            metrics["initial_weights"] = initial
         metrics = plain(metrics)
         self.journal.close()
         on_main(lambda: self._write_end(metrics))
@@ -370,6 +372,7 @@ class _Training:
             "data": described.get("data", {}),
             "licence": described.get("licence"),
             "citation": described.get("citation", []),
+            "initial_weights": described.get("initial_weights"),
             "budget": self.place.budget(),
         }
 

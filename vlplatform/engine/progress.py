@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections import deque
 from datetime import timedelta
 from types import TracebackType
 
@@ -13,7 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 LINES = 20
-"""Lines of a whole run where there is no terminal, evaluations apart."""
+"""Lines of a whole run where there is no terminal, evaluations and the first line apart."""
+FIRST_SECONDS = 10.0
+"""After so much time there is a line, should none have come yet."""
+RECENT = 4
+"""Lines over which the rate is taken that tells the time left."""
 
 
 class Display:
@@ -23,12 +28,15 @@ class Display:
         self.console = Console(highlight=False, soft_wrap=True, quiet=not shown)
         self._bar: Progress | None = None
         self._total = 1
-        self._first, self._since = 0, time.monotonic()
+        self._marks: deque[tuple[int, float]] = deque(maxlen=RECENT)
+        self._silent = False
 
     def start(self, total: int, done: int) -> None:
         """Begin the bar."""
         self._total = total
-        self._first, self._since = done, time.monotonic()
+        self._marks.clear()
+        self._marks.append((done, time.monotonic()))
+        self._silent = True
         if self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=self.console, transient=True)
@@ -39,12 +47,18 @@ class Display:
         """Show that ``step`` updates are done; ``text`` has the loss and the like."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step, description=text)
-        elif step % max(1, self._total // LINES) == 0:
-            self.say(f"{step}/{self._total} · {text} · {self._left(step)} left")
+        elif step % max(1, self._total // LINES) == 0 or (self._silent and self._waited()):
+            self._silent, now = False, time.monotonic()
+            self.say(f"{step}/{self._total} · {text} · {self._left(step, now)} left")
+            self._marks.append((step, now))
 
-    def _left(self, step: int) -> str:
-        """The time left as h:mm:ss, evaluations and saves included, if all goes on as it went since the start."""
-        seconds = (time.monotonic() - self._since) / max(1, step - self._first) * (self._total - step)
+    def _waited(self) -> bool:
+        return time.monotonic() - self._marks[0][1] >= FIRST_SECONDS
+
+    def _left(self, step: int, now: float) -> str:
+        """The time left as h:mm:ss, evaluations and saves included, if all goes on as it went over the last lines."""
+        done, since = self._marks[0]
+        seconds = (now - since) / max(1, step - done) * (self._total - step)
         return str(timedelta(seconds=round(seconds)))
 
     def say(self, line: str) -> None:

@@ -35,7 +35,7 @@ class TrainerSettings:
     Attributes:
         steps: Updates of the training (of each stage, unless ``stages`` says otherwise).
         batch_size: Samples of one part of an update over **all** processes together; an update sees
-            ``batch_size * accumulate`` samples whatever the number of processes.
+            ``batch_size × accumulate`` samples whatever the number of processes.
         accumulate: Parts whose gradients are summed before the optimiser steps.
         precision: Arithmetic of the forward pass: ``fp32``, or autocast to ``bf16`` or (GPU only) ``fp16``.
         workers: Loader processes per training process; 0 loads in the training process. Changes speed alone.

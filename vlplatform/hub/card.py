@@ -31,6 +31,7 @@ def model_card(*, task: str, card: Mapping[str, Any]) -> str:
         "How to load": HOW_TO_LOAD,
         "Scores": _score_table(scores),
         "Data": _list(card.get("data") or {}),
+        "Initial weights": str(card.get("initial_weights") or "Not stated."),
         "Licence of the weights": str(card.get("licence") or "Not stated by whoever saved the model."),
         "Settings": f"```json\n{json.dumps(card.get('settings') or {}, indent=2, default=str)}\n```",
         "Training budget": _list(card.get("budget") or {}),

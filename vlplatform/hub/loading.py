@@ -64,13 +64,26 @@ def _locate(source: str | Path, revision: str | None, offline: bool | None) -> P
         if revision is not None:
             raise UserError(f"{source} is a folder here and has no revision: leave revision={revision!r} away.")
         return find(path)
+    if _means_a_folder(source):  # a misspelt path must not become a download
+        there = f" ({path.parent} is there, but no {path.name} in it)" if path.parent.is_dir() else ""
+        raise UserError(
+            f"no such folder: {source}{there}; check the path of the run or model (for the hub: vlp pull org/name)."
+        )
     if isinstance(source, Path) or not is_hub_id(source):
         raise UserError(f"{source} is neither a folder here nor a hub id (org/name, org/name@revision): check it.")
-    if path.parent.is_dir():  # a misspelt path must not become a download
-        raise UserError(
-            f"there is a folder {path.parent} here, but no {path.name} in it: check the path (for the hub: vlp pull)."
-        )
     return pull(source, revision=revision, offline=offline)
+
+
+def _means_a_folder(source: str | Path) -> bool:
+    """Whether what does not exist was meant as a path: its form says so, or it begins with a folder that exists."""
+    text = str(source).partition("@")[0]
+    first, slash, rest = text.partition("/")
+    return (
+        isinstance(source, Path)
+        or text.startswith(("/", "~", "./", "../", "runs/"))
+        or "/" in rest
+        or (bool(slash) and Path(first).is_dir())
+    )
 
 
 def _fill(model: nn.Module, weights: Path) -> None:

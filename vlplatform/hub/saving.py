@@ -55,7 +55,8 @@ def save_model(
         task: Name of the task plugin that can rebuild the model.
         sections: The composed sections (task, attn, model, data …) it was trained under, JSON-ready.
         card: For the model card: ``scores`` (name → number, or table → row → number), ``data`` (mapping),
-            ``licence``, ``citation`` (list of texts), ``settings`` (mapping), ``budget`` (text or mapping).
+            ``licence``, ``citation`` (list of texts), ``settings`` (mapping), ``budget`` (text or mapping),
+            ``initial_weights`` (text: where weights came from that were not trained here, and their licence).
 
     Raises:
         UserError: ``folder`` is a file, or holds files that are not an export's (they would be lost).

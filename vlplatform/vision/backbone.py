@@ -7,6 +7,7 @@ DeepLab (Chen et al. 2018). Weights are safetensors only: nothing is ever unpick
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -139,22 +140,47 @@ def load_weights(backbone: Backbone, settings: BackboneSettings) -> str:
     return f"{origin}, without {_listed(missing)}" if missing else origin
 
 
+def origin(settings: BackboneSettings) -> str:
+    """Where the weights that the settings name come from, and what is known of their licence, for cards and reports.
+
+    Of a local file the name alone is told, and not its folder.
+    """
+    if settings.weights is None:
+        if not settings.pretrained:
+            return f"{settings.backbone} from random weights"
+        licence = "its licence is not recorded here, see its page there"
+        return f"{settings.backbone} from {_repository(settings.backbone)} on the hub (ImageNet); {licence}"
+    part = ", which lacked a part" if settings.partial_weights else ""
+    return f"{settings.backbone} from a local file, {Path(settings.weights).name}{part}; its licence is unknown"
+
+
 def _repository(name: str) -> str:
     """The hub repository of torchvision's own ImageNet weights, which the papers started from."""
     return f"timm/{name}.tv_in1k"
 
 
 def _download(name: str) -> Path:
-    """The cached or freshly fetched safetensors file of the hub."""
-    from huggingface_hub import hf_hub_download
+    """The cached or freshly fetched safetensors file of the hub.
+
+    Raises:
+        UserError: It is not cached, and the hub cannot be reached or does not give it.
+    """
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    from vlplatform.hub.address import token_from_environment
+    from vlplatform.hub.address import endpoint_or_default, token_from_environment
     from vlplatform.hub.errand import ClientError
 
+    repository, file = _repository(name), "model.safetensors"
     token = token_from_environment() or False  # never one that lies stored on disk
+    endpoint = endpoint_or_default(None)
     try:
-        return Path(hf_hub_download(_repository(name), "model.safetensors", token=token))
+        with suppress(LocalEntryNotFoundError):
+            return Path(hf_hub_download(repository, file, token=token, local_files_only=True))
+        # One plain request first: without a network the download would go on trying, and printing, for half a minute.
+        url = hf_hub_url(repository, file, endpoint=endpoint)
+        get_hf_file_metadata(url, token=token, timeout=constants.HF_HUB_ETAG_TIMEOUT, endpoint=endpoint)
+        return Path(hf_hub_download(repository, file, token=token, endpoint=endpoint))
     except (OSError, LocalEntryNotFoundError, HfHubHTTPError, ClientError) as error:
         raise UserError(
             f"the ImageNet weights {_repository(name)} are neither cached nor to be had from the hub "

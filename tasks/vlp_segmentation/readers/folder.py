@@ -50,10 +50,11 @@ class Settings(Reading):
         flip_pairs: Pairs of class names that swap in a mirror image.
         parts: Inner face parts → class names merged into each, for face parsing scores.
         val_fraction: Share of the pictures that an automatic split puts into ``val``, chosen by a hash of seed
-            and name, so that new pictures move none.
+            and name, so that new pictures move none. Where it would choose none of two or more, the one with the
+            lowest hash is taken.
         seed: Of the automatic split.
         licence: The data's licence, for reports and model cards.
-        citation: Likewise.
+        citation: How the data want to be cited, for reports and model cards.
     """
 
     root: str | None = None
@@ -91,8 +92,8 @@ def open_data(settings: Settings) -> SegmentationData:
     notes: tuple[str, ...] = ()
     if kind == "hash":
         notes = (
-            f"{root} has no train.txt and no images/train/: {settings.val_fraction:.0%} of the pictures are taken "
-            f"for validation by a hash of their names (data.seed={settings.seed})",
+            f"{root} has no train.txt and no images/train/: {settings.val_fraction:.0%} of the pictures, at least "
+            f"one, are taken for validation by a hash of their names (data.seed={settings.seed})",
         )
         _log.warning(notes[0])
     return SegmentationData(
@@ -167,7 +168,8 @@ def _source(root: Path, settings: Settings, kind: str, read_mask: IdMask, split:
         where = where / split
         names = [name for name in images if name.startswith(f"{split}/")]
     else:
-        names = [name for name in images if _in_val(name, settings) == (split == "val")]
+        chosen = _for_val(images, settings)
+        names = [name for name in images if (name in chosen) == (split == "val")]
         if images and not names:
             raise UserError(
                 f"{where} has {len(images)} pictures, of which data.val_fraction={settings.val_fraction} puts none "
@@ -206,6 +208,14 @@ def _index(folder: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
     return found
 
 
-def _in_val(name: str, settings: Settings) -> bool:
-    digest = hashlib.sha256(f"{settings.seed}:{name}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < settings.val_fraction * 2**64
+def _for_val(names: Iterable[str], settings: Settings) -> set[str]:
+    """The names that the automatic split puts into ``val``: those with low hashes, and one at least of two or more."""
+    hashes = {name: _hash(name, settings.seed) for name in names}
+    chosen = {name for name, value in hashes.items() if value < settings.val_fraction * 2**64}
+    if not chosen and len(hashes) > 1:
+        chosen = {min(hashes, key=lambda name: hashes[name])}
+    return chosen
+
+
+def _hash(name: str, seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "big")

@@ -101,6 +101,8 @@ def _facts(run: Run) -> dict[str, str]:
     for key, name in (("parameters", "Parameters"), ("best_step", "Best at step"), ("device", "Device")):
         if (value := recorded.get(key)) is not None and not isinstance(value, (dict, list)):
             facts[name] = number(value) if is_number(value) else str(value)
+    if initial := run.final.get("initial_weights"):
+        facts["Initial weights"] = str(initial)
     if isinstance(device := recorded.get("device"), dict):
         count = device.get("processes", 1)
         facts["Device"] = f"{device.get('name') or device.get('type')}{f' × {count}' if count != 1 else ''}"
