@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from token_cases import CASES, DIM, PATHS, Case
+from suite_cases import CASES, DIM, PATHS, Case
 from torch import Tensor
 
 from vlplatform.attention import catalogue
@@ -32,7 +32,7 @@ def padding(batch: int, tokens: int) -> Tensor:
 
 def test_every_score_term_has_a_case() -> None:
     covered = {name for case in CASES for name in case.name.split("+")} | {"bilateral_sa"}
-    assert {m.name for m in catalogue().values() if m.term} <= covered
+    assert {m.name for m in catalogue().values() if "token" in m.sockets} <= covered
 
 
 @ALL
