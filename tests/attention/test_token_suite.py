@@ -19,7 +19,7 @@ CAUSAL = pytest.mark.parametrize("case", [case for case in CASES if case.causal]
 @pytest.fixture(autouse=True)
 def _many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks so small that even these inputs take several."""
-    monkeypatch.setattr("vlplatform.attention.multi_head._ROOM", 1500)
+    monkeypatch.setattr("vlplatform.attention.multi_head._ROOM", 500)
 
 
 def padding(batch: int, tokens: int) -> Tensor:

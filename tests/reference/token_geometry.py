@@ -28,7 +28,7 @@ class Distance(Term):
             return w * far
         return min(max(w * (far if self.scaling == "linear" else far**2), 0.0), 2.0)
 
-    def logits(self, logits: Array, row: Row) -> Array:
+    def modulate(self, logits: Array, row: Row) -> Array:
         out = np.zeros_like(logits)
         for head in range(len(logits)):
             for place, j in enumerate(row.allowed):
@@ -57,7 +57,7 @@ class GeometricBias(Term):
     def __init__(self, term: Any, kinds: Sequence[str]) -> None:
         self.term, self.kinds = term, kinds
 
-    def logits(self, logits: Array, row: Row) -> Array:
+    def bias(self, logits: Array, row: Row) -> Array:
         logits, term = logits.copy(), self.term
         geometric_query = linear(term.query, row.query.rows[row.i]) if "query" in self.kinds else None
         for place, j in enumerate(row.allowed):
@@ -84,7 +84,7 @@ class BoxRelation(Term):
     def __init__(self, term: Any, inclusive: bool) -> None:
         self.term, self.inclusive = term, inclusive
 
-    def logits(self, logits: Array, row: Row) -> Array:
+    def bias(self, logits: Array, row: Row) -> Array:
         logits = logits.copy()
         for place, j in enumerate(row.allowed):
             f = relative_geometry(row.query.boxes[row.i], row.keys.boxes[j], self.inclusive)

@@ -34,7 +34,7 @@ class Bilateral(Term):
     def sees(self, place: int, key_place: int) -> bool:
         return self.padding != "inf" or self.tap(place, key_place) is not None
 
-    def logits(self, logits: Array, row: Row) -> Array:
+    def bias(self, logits: Array, row: Row) -> Array:
         f = linear(self.term.logits, linear(self.term.embedding, row.query.rows[row.i]))
         out = []
         for own, line in zip(np.split(f, len(logits)), logits):
@@ -65,7 +65,7 @@ class RelativeVectors(Term):
         offsets = [min(max(key_place - row.place, -self.clip), self.clip) for key_place in row.key_places]
         return np.stack([table[offset + self.clip] for offset in offsets])
 
-    def logits(self, logits: Array, row: Row) -> Array:
+    def bias(self, logits: Array, row: Row) -> Array:
         at = self.vectors(self.key, row)
         return np.stack([line + at @ q / np.sqrt(len(q)) for line, q in zip(logits, row.q)])
 
@@ -90,7 +90,7 @@ class GridWindows(Term):
                 return False
         return True
 
-    def logits(self, logits: Array, row: Row) -> Array:
+    def bias(self, logits: Array, row: Row) -> Array:
         logits, middle = logits.copy(), self.table.shape[-1] // 2
         y, x = divmod(row.place, self.grid[1])
         for place, key_place in enumerate(row.key_places):
@@ -159,7 +159,7 @@ class Clusters(Term):
     def row(self, row: Row) -> Array:
         return np.array([self.grown[row.item][row.place, key_place] for key_place in row.key_places])
 
-    def logits(self, logits: Array, row: Row) -> Array:
+    def modulate(self, logits: Array, row: Row) -> Array:
         return logits * self.row(row) if self.scores == "logits" else logits
 
     def weights(self, weights: Array, row: Row) -> Array:

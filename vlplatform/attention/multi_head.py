@@ -25,7 +25,8 @@ from vlplatform.geometry import Geometry
 
 Scale = Literal["head", "model"]
 _POINTS = ("modulate", "bias", "visible", "weights", "output")
-_ROOM = 1 << 22  # bytes of a block per thread; measured, docs/benchmarks.md
+_ROOM = 1 << 22  # bytes of a block per thread: it stays in the cache
+_SMALL = 4  # so many blocks' bytes are quicker kept than computed twice
 
 
 class MultiHeadAttention(nn.Module):
@@ -231,14 +232,23 @@ class MultiHeadAttention(nn.Module):
                 q, k, v, None if bare else call.allowed, dropout_p=dropped, is_causal=bare, scale=self.scale
             )
             return _alive(out, None if bare else call.allowed).transpose(1, 2).flatten(2)
+        whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
         if terms and fused_wanted(q):
+            if self._bytes(call, q, operands) <= _SMALL * _ROOM * torch.get_num_threads():
+                return self._block(call, 0, (q, k, v, call.allowed), whole, quick=True)
             return self._by_blocks(call, projected, operands, dropped)
         if path() != "plain" and not any(term.acts(p) for term in terms for p in ("modulate", "weights", "output")):
             bias = self._dense_bias(call, operands, q)
             out = F.scaled_dot_product_attention(q, k, v, bias, dropout_p=dropped, scale=self.scale)
             return _alive(out, bias > forbidden(bias.dtype)).transpose(1, 2).flatten(2)
-        whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
         return self._block(call, 0, (q, k, v, call.allowed), whole)
+
+    def _bytes(self, call: Call, q: Tensor, operands: list[dict[str, Operand]]) -> int:
+        """What the logits of a call take, and what its terms hold beside them."""
+        floats = self.sizes.heads * len(q) * call.keys
+        for term, own in zip(self._terms(), operands):
+            floats += term.floats(call.keys) * min((len(operand.tensor) for operand in own.values()), default=1)
+        return floats * q.shape[2] * q.element_size()
 
     def _by_blocks(
         self,
@@ -262,7 +272,7 @@ class MultiHeadAttention(nn.Module):
             allowed = parts[3] if fixed == 4 else None
             own_seed = None if seed is None else seed + (piece.items.start << 32) + piece.rows.start
             return self._block(
-                call, piece.rows.start, (parts[0], parts[1], parts[2], allowed), owned, seed=own_seed, cut=True
+                call, piece.rows.start, (parts[0], parts[1], parts[2], allowed), owned, seed=own_seed, quick=True
             )
 
         floats = [(term.floats(call.keys), own) for term, own in zip(self._terms(), operands)]
@@ -301,7 +311,7 @@ class MultiHeadAttention(nn.Module):
         *,
         kept: list[Tensor] | None = None,
         seed: int | None = None,
-        cut: bool = False,
+        quick: bool = False,
     ) -> Tensor:
         """The outputs (b, R, h · value width) of a block whose first query is the call's query ``first``."""
         q, k, v, allowed = tensors
@@ -314,7 +324,7 @@ class MultiHeadAttention(nn.Module):
                 logits = term.modulate(logits, block)
         for term, block in acting:
             if term.acts("bias"):
-                logits = term.add(logits, block) if cut else logits + term.bias(block)
+                logits = term.add(logits, block) if quick else logits + term.bias(block)
             if term.acts("visible"):
                 allowed = masks.both(allowed, term.visible(block))
         if allowed is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from vlplatform.attention.kernels.band import add_band, band, dense
+from vlplatform.attention.kernels.band import add_band, clipped, dense
 from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.score_term import Block, Call, Operand, ScoreTerm, Sizes
 
@@ -50,31 +50,20 @@ class RelativePositions(ScoreTerm):
 
     def add(self, logits: Tensor, block: Block) -> Tensor:
         """The logits with those of positions, in place."""
-        taps = block.operands["taps"]
-        logits = add_band(logits, taps, block.start, self.clip)
-        if block.causal or block.keys - block.start <= self.clip + 1:
-            return logits
-        return logits.addcmul(taps[..., -1:], self._beyond(block, taps))
+        return add_band(logits, block.operands["taps"], block.start, self.clip, right=not block.causal)
 
     def bias(self, block: Block) -> Tensor:
         """The logits of positions (b, h, R, M)."""
         taps = block.operands["taps"]
-        return dense(taps, block.start, self.clip, block.keys) + taps[..., -1:] * self._beyond(block, taps)
+        right = torch.ones(block.rows, block.keys, dtype=taps.dtype, device=taps.device)
+        right = right.triu(block.start + self.clip + 1)
+        return dense(taps, block.start, self.clip, block.keys) + taps[..., -1:] * right
 
     def output(self, probabilities: Tensor, block: Block) -> Tensor:
         """``Σ_j α_ij a^V_ij``."""
         if self.value is None:
             return probabilities.new_zeros(1)
-        of_taps = band(probabilities, 2 * self.clip + 1, block.start, self.clip)
-        total = probabilities.sum(-1, keepdim=True)  # not always 1: dropout, and rows without keys
-        right = (probabilities * self._beyond(block, probabilities)).sum(-1, keepdim=True)
-        left = total - of_taps.sum(-1, keepdim=True) - right
-        return of_taps @ self.value + left * self.value[0] + right * self.value[-1]
-
-    def _beyond(self, block: Block, like: Tensor) -> Tensor:
-        """(R, M) ones where the key lies right of the window."""
-        ones = torch.ones(block.rows, block.keys, dtype=like.dtype, device=like.device)
-        return ones.triu(block.start + self.clip + 1)
+        return clipped(probabilities, 2 * self.clip + 1, block.start, self.clip) @ self.value
 
     def macs(self, queries: int, keys: int) -> int:
         """The products of queries, and of weights, with the position vectors; for one head's width each."""

@@ -7,12 +7,16 @@ right by r places, so a band is a view of a padded copy; nothing outside the ban
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+_ROWS = 32  # rows whose taps share a band
 
 
 def skew(taps: Tensor) -> Tensor:
@@ -44,48 +48,103 @@ def columns(first: int, rows: int, places: int, left: int, keys: int) -> tuple[s
     return slice(low, high), slice(start + low, start + high)
 
 
+@dataclass(frozen=True)
+class _Strip:
+    """Some rows of logits (…, R, M) with the band of their taps: so few that the band is narrow."""
+
+    rows: slice
+    own: slice
+    keys: slice
+    later: Tensor | None
+
+    @staticmethod
+    def all(rows: int, places: int, first: int, left: int, like: Tensor, ends: bool) -> Iterator[_Strip]:
+        """The strips of R rows; ``later`` (r, columns) has ones where a key of the band lies right of the window."""
+        for start in range(0, rows, _ROWS):
+            count = min(_ROWS, rows - start)
+            own, keys = columns(first + start, count, places, left, like.shape[-1])
+            later = None
+            if ends:
+                later = torch.ones(count, own.stop, dtype=like.dtype, device=like.device).triu(places)[:, own]
+            yield _Strip(slice(start, start + count), own, keys, later)
+
+
 class _AddBand(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, taps: Tensor, first: int, left: int) -> Tensor:
-        ctx.taps, ctx.place = taps.shape, columns(first, taps.shape[-2], taps.shape[-1], left, logits.shape[-1])
-        own, keys = ctx.place
-        logits[..., keys] += skew(taps)[..., own]
+    def forward(ctx: Any, logits: Tensor, taps: Tensor, first: int, left: int, right: bool) -> Tensor:
+        ctx.taps, ctx.first, ctx.left, ctx.right = taps.shape, first, left, right
+        for strip in _Strip.all(taps.shape[-2], taps.shape[-1], first, left, logits, right):
+            part, own = logits[..., strip.rows, :], taps[..., strip.rows, :]
+            part[..., strip.keys] += skew(own)[..., strip.own]
+            if strip.later is not None:
+                part[..., strip.keys].addcmul_(own[..., -1:], strip.later)
+                part[..., strip.keys.stop :] += own[..., -1:]
         ctx.mark_dirty(logits)
         return logits
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (grad,), (own, keys), (rows, places) = grad_outputs, ctx.place, ctx.taps[-2:]
-        band = grad.new_zeros(*grad.shape[:-1], rows + places - 1)
-        band[..., own] = grad[..., keys]
-        at_taps = straighten(band, places)
+        (grad,), (rows, places) = grad_outputs, ctx.taps[-2:]
+        at_taps = grad.new_empty(*grad.shape[:-1], places)
+        for strip in _Strip.all(rows, places, ctx.first, ctx.left, grad, ctx.right):
+            part = grad[..., strip.rows, :]
+            here = part[..., strip.keys]
+            at_taps[..., strip.rows, :] = _unskew(here, strip.own, places)
+            if strip.later is not None:
+                at_taps[..., strip.rows, -1] += (here * strip.later).sum(-1) + part[..., strip.keys.stop :].sum(-1)
         wide = [axis for axis, size in enumerate(ctx.taps) if size == 1 and at_taps.shape[axis] > 1]
-        return grad, at_taps.sum(wide, keepdim=True) if wide else at_taps, None, None
+        return grad, at_taps.sum(wide, keepdim=True) if wide else at_taps, None, None, None
 
 
-class _Band(torch.autograd.Function):
+class _Clipped(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, whole: Tensor, places: int, first: int, left: int) -> Tensor:
-        rows, keys = whole.shape[-2:]
-        ctx.keys, ctx.place = keys, columns(first, rows, places, left, keys)
-        own, of_keys = ctx.place
-        band = whole.new_zeros(*whole.shape[:-1], rows + places - 1)
-        band[..., own] = whole[..., of_keys]
-        return straighten(band, places).contiguous()
+        ctx.whole, ctx.first, ctx.left = whole.shape, first, left
+        taps = whole.new_empty(*whole.shape[:-1], places)
+        for strip in _Strip.all(whole.shape[-2], places, first, left, whole, ends=True):
+            part, own = whole[..., strip.rows, :], taps[..., strip.rows, :]
+            here = part[..., strip.keys]
+            assert strip.later is not None
+            own.copy_(_unskew(here, strip.own, places))
+            right = (here * strip.later).sum(-1)
+            before = here.sum(-1) - own.sum(-1) - right  # what else the band's columns hold lies to the left
+            own[..., 0] += before + part[..., : strip.keys.start].sum(-1)
+            own[..., -1] += right + part[..., strip.keys.stop :].sum(-1)
+        return taps
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (grad,), (own, keys) = grad_outputs, ctx.place
-        whole = grad.new_zeros(*grad.shape[:-1], ctx.keys)
-        whole[..., keys] = skew(grad)[..., own]
+        (grad,) = grad_outputs
+        whole = grad.new_empty(ctx.whole)
+        for strip in _Strip.all(grad.shape[-2], grad.shape[-1], ctx.first, ctx.left, whole, ends=True):
+            part, own = whole[..., strip.rows, :], grad[..., strip.rows, :]
+            part[..., : strip.keys.start] = own[..., :1]
+            part[..., strip.keys.stop :] = own[..., -1:]
+            assert strip.later is not None
+            here = skew(own - own[..., :1])[..., strip.own] + own[..., :1]
+            part[..., strip.keys] = here.addcmul_(own[..., -1:] - own[..., :1], strip.later)
         return whole, None, None, None
 
 
-def add_band(logits: Tensor, taps: Tensor, first: int, left: int) -> Tensor:
-    """``logits`` (…, R, M) with ``taps`` (…, R, T) added **in place**: tap t of row r to key first + r + t − left."""
-    return _AddBand.apply(logits, taps, first, left)
+def _unskew(here: Tensor, own: slice, places: int) -> Tensor:
+    """The taps (…, R, T) of the band's columns ``own``, zeros where there is no key."""
+    rows = here.shape[-2]
+    return straighten(F.pad(here, (own.start, rows + places - 1 - own.stop)), places)
+
+
+def add_band(logits: Tensor, taps: Tensor, first: int, left: int, *, right: bool = False) -> Tensor:
+    """``logits`` (…, R, M) with ``taps`` (…, R, T) added **in place**: tap t of row r to key first + r + t − left.
+
+    Args:
+        logits: Changed.
+        taps: Their axes before R may be 1.
+        first: Position of the first query among the keys.
+        left: Taps before the query's own place.
+        right: The last tap goes to all keys right of the window too.
+    """
+    return _AddBand.apply(logits, taps, first, left, right)
 
 
 def dense(taps: Tensor, first: int, left: int, keys: int) -> Tensor:
@@ -94,9 +153,9 @@ def dense(taps: Tensor, first: int, left: int, keys: int) -> Tensor:
     return F.pad(skew(taps)[..., own], (there.start, keys - there.stop))
 
 
-def band(whole: Tensor, places: int, first: int, left: int) -> Tensor:
-    """What ``whole`` (…, R, M) has at the keys of each row's taps, zeros where there is no key: (…, R, T)."""
-    return _Band.apply(whole, places, first, left)
+def clipped(whole: Tensor, places: int, first: int, left: int) -> Tensor:
+    """Sums of ``whole`` (…, R, M) per clipped offset: (…, R, T), the ends holding all that lies beyond them too."""
+    return _Clipped.apply(whole, places, first, left)
 
 
 def inside(rows: int, keys: int, places: int, first: int, left: int, device: torch.device) -> Tensor:
