@@ -30,9 +30,12 @@ class AbsoluteGeometry(ScoreTerm):
 
     def __init__(self, sizes: Sizes, *, every_layer: bool = False) -> None:
         super().__init__()
-        if sizes.dim % 8:
-            raise ValueError(f"dim={sizes.dim} must be a multiple of 8: a sine and a cosine for each of four numbers")
-        self.dim, self.every_layer = sizes.dim, every_layer
+        if sizes.dim % 8 or sizes.memory_dim % 8:
+            raise ValueError(
+                f"dim={sizes.dim} and memory_dim={sizes.memory_dim} must be multiples of 8: "
+                "sine and cosine of each of four numbers"
+            )
+        self.every_layer = every_layer
 
     def embed(self, tokens: Tensor, geometry: Geometry | None, depth: Depth) -> Tensor:
         """Tokens with their geometry's encoding."""
@@ -40,16 +43,16 @@ class AbsoluteGeometry(ScoreTerm):
             return tokens
         if geometry is None:
             raise UserError(f"attn={self.name} needs geometry=…, which was not given.")
-        return tokens + self.encoding(geometry).to(tokens.dtype)
+        return tokens + self.encoding(geometry, tokens.shape[-1]).to(tokens.dtype)
 
-    def encoding(self, geometry: Geometry) -> Tensor:
-        """(B or 1, N, D)."""
+    def encoding(self, geometry: Geometry, dim: int) -> Tensor:
+        """(B or 1, N, dim)."""
         extent = geometry.extent
         if extent is None:
             raise UserError(f"attn={self.name} needs the picture's size: make the geometry with size=(width, height).")
         sides = torch.zeros_like(geometry.points) if geometry.boxes is None else box_sizes(geometry.boxes)
         numbers = torch.cat((geometry.points, sides), -1) / torch.cat((extent, extent), -1)
-        steps = self.dim // 8
+        steps = dim // 8
         waves = 10000 ** (-torch.arange(steps, device=numbers.device, dtype=numbers.dtype) / steps)
         angles = 100 * numbers[..., None] * waves
         return torch.cat((angles.sin(), angles.cos()), -1).flatten(-2)

@@ -54,7 +54,8 @@ def attention(
     parsed = vars(typed.parse(settings_class(parts), values, "attn"))
     shared = {f.name for f in dataclasses.fields(typed.of_constructor(MultiHeadAttention, (*GIVEN, "terms")))}
     of_attention = {key: value for key, value in parsed.items() if key in shared}
-    sizes = sizes_of(dim, of_attention["heads"], of_attention["head_dim"], of_attention["key_dim"])
+    of_sizes = {key: of_attention[key] for key in ("heads", "head_dim", "key_dim", "scale")}
+    sizes = sizes_of(dim, **of_sizes, memory_dim=given.get("memory_dim"))
     made: list[ScoreTerm] = []
     for part in parts:
         own = {f.name for f in dataclasses.fields(typed.of_constructor(part.build, GIVEN))}

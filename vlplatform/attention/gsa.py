@@ -57,7 +57,7 @@ class GeometryAware(ScoreTerm):
         if self.weight is not None:
             nn.init.normal_(self.weight, std=width**-0.5)
         self.query = nn.Linear(sizes.dim, sizes.heads * width) if "query" in kinds else None
-        self.key = nn.Linear(sizes.dim, sizes.heads * width) if "key" in kinds else None
+        self.key = nn.Linear(sizes.memory_dim, sizes.heads * width) if "key" in kinds else None
 
     def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
         """The relative geometry (B or 1, N, M, 4), once for all layers, and the geometric queries and keys."""
@@ -146,7 +146,7 @@ def _normalized(
         dropout: Rate at which attention weights are dropped.
         memory_dim: Width of the keys' tokens.
     """
-    sizes = sizes_of(dim, heads, None, None)
+    sizes = sizes_of(dim, heads, memory_dim=memory_dim)
     terms = (
         NormalizedQueries(sizes, norm=norm, on=on, affine=affine),
         GeometryAware(sizes, kinds=kinds, geometry_dim=geometry_dim),

@@ -87,8 +87,7 @@ class MultiBranch(nn.Module):
             out = branch(query, key, **given, **own, **rest)
             if self.norms is not None:
                 out = self.norms[j](query + F.dropout(out, self.dropout, self.training))
-            out = out * share
-            total = out if total is None else total + out
+            total = out * share if total is None else torch.addcmul(total, out, share)
         assert total is not None
         return total
 

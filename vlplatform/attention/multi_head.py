@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -64,12 +64,12 @@ class MultiHeadAttention(nn.Module):
         terms: Sequence[ScoreTerm] = (),
     ) -> None:
         super().__init__()
-        self.sizes = sizes_of(dim, heads, head_dim, key_dim)
+        self.sizes = sizes_of(dim, heads, head_dim, key_dim, scale, memory_dim)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
         check_together(terms)
         self.dropout = dropout
-        self.scale = (self.sizes.key_dim if scale == "head" else dim) ** -0.5
+        self.scale = self.sizes.scale
         self.query = nn.Linear(dim, heads * self.sizes.key_dim, bias=bias)
         self.key = nn.Linear(memory_dim or dim, heads * self.sizes.key_dim, bias=bias)
         self.value = nn.Linear(memory_dim or dim, heads * self.sizes.value_dim, bias=bias)
@@ -112,12 +112,22 @@ class MultiHeadAttention(nn.Module):
         if attended.shape[0] != query.shape[0]:
             attended = attended.unflatten(1, (-1, query.shape[1])).flatten(0, 1)
         out = self.output(attended)
-        if call.allowed is not None and (mask is not None or cache is not None):
-            dead = (~call.allowed.any(-1)).all(1)[..., None]  # (B or 1, N or 1, 1): no head has any key
+        seen = self._seen(call, operands)
+        if seen is not None and (call.masked or cache is not None):
+            dead = (~seen.any(-1)).all(1)[..., None]  # (B or 1, N or 1, 1): no head has any key
             if len(dead) not in (1, len(out)):
                 dead = dead.repeat_interleave(len(out) // len(dead), 0)
             out = out.masked_fill(dead, 0)
         return out
+
+    def _seen(self, call: Call, operands: list[dict[str, Operand]]) -> Tensor | None:
+        """What the mask, causality and the terms allow together; none where nothing is forbidden."""
+        seen = call.allowed
+        for term, own in zip(self._terms(), operands):
+            if seen is not None and term.acts("visible"):
+                tensors = {name: operand.tensor for name, operand in own.items()}
+                seen = seen & term.visible(_block_of(call, 0, call.query.shape[1], seen, tensors))
+        return seen
 
     def attention_weights(self, query: Tensor, key: Tensor | None = None, **rest: Any) -> Tensor:
         """The probabilities (B, h, N, M) of a call with these arguments, by the plain path; rows without keys are 0."""
@@ -388,12 +398,21 @@ class MultiHeadAttention(nn.Module):
         return pair[0].to(like), pair[1].to(like)
 
 
-def sizes_of(dim: int, heads: int, head_dim: int | None, key_dim: int | None) -> Sizes:
+def sizes_of(
+    dim: int,
+    heads: int,
+    head_dim: int | None = None,
+    key_dim: int | None = None,
+    scale: Scale = "head",
+    memory_dim: int | None = None,
+) -> Sizes:
     """The sizes of attention with these settings.
 
     Raises:
-        ValueError: ``dim`` is not divisible by ``heads`` and no head size is given, or a size below 1.
+        ValueError: ``dim`` is not divisible by ``heads`` without a head size, a size below 1, or an unknown scale.
     """
+    if scale not in get_args(Scale):
+        raise ValueError(f"scale={scale} is not one of {', '.join(get_args(Scale))}")
     if dim < 1 or heads < 1:
         raise ValueError(f"dim={dim} and heads={heads} must be at least 1")
     if head_dim is None:
@@ -402,7 +421,9 @@ def sizes_of(dim: int, heads: int, head_dim: int | None, key_dim: int | None) ->
         head_dim = dim // heads
     if head_dim < 1 or (key_dim is not None and key_dim < 1):
         raise ValueError(f"head_dim={head_dim} and key_dim={key_dim} must be at least 1")
-    return Sizes(dim, heads, head_dim if key_dim is None else key_dim, head_dim)
+    key_dim = head_dim if key_dim is None else key_dim
+    factor = (key_dim if scale == "head" else dim) ** -0.5
+    return Sizes(dim, heads, key_dim, head_dim, factor, memory_dim or dim)
 
 
 def check_together(terms: Sequence[ScoreTerm]) -> None:
@@ -468,7 +489,7 @@ def _with_terms(
     """
     from vlplatform.attention import composition
 
-    sizes = sizes_of(dim, heads, head_dim, key_dim)
+    sizes = sizes_of(dim, heads, head_dim, key_dim, scale, memory_dim)
     made = composition.terms(terms or [], sizes)
     return MultiHeadAttention(
         dim,

@@ -80,8 +80,9 @@ class _Norm(nn.Module):
             return self._affine((x - mean) * torch.rsqrt(variance + 1e-5))
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         if real is None or self.kind == "layer":
-            variance, mean = torch.var_mean(wide, self.axes, correction=0, keepdim=True)
+            mean = wide.mean(self.axes, keepdim=True)
             centred = wide - mean
+            variance = (centred * centred).mean(self.axes, keepdim=True)  # var_mean is slow along strided axes
             count = x[:, :, :, 0].numel() // x.shape[1]
         else:
             there = real[:, None, :, None]

@@ -37,7 +37,7 @@ class RelativePositions(ScoreTerm):
         super().__init__()
         if clip < 1:
             raise ValueError(f"clip={clip} must be at least 1")
-        self.clip, self.scale = clip, sizes.key_dim**-0.5
+        self.clip, self.scale = clip, sizes.scale
         self.key = nn.Parameter(torch.empty(2 * clip + 1, sizes.key_dim))
         self.value = nn.Parameter(torch.empty(2 * clip + 1, sizes.value_dim)) if values else None
         for table in self.parameters():

@@ -43,12 +43,16 @@ class Sizes:
         heads: Heads h.
         key_dim: Width d of one head's query and key.
         value_dim: Width of one head's value.
+        scale: Factor of the products of queries and keys.
+        memory_dim: Width of the keys' tokens.
     """
 
     dim: int
     heads: int
     key_dim: int
     value_dim: int
+    scale: float
+    memory_dim: int
 
 
 @dataclass

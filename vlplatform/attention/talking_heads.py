@@ -37,8 +37,12 @@ class TalkingHeads(ScoreTerm):
         return logits if self.before is None else _mixed(self.before, logits)
 
     def weights(self, probabilities: Tensor, block: Block) -> Tensor:
-        """Mixed probabilities; a forbidden key has none in any head."""
-        return probabilities if self.after is None else _mixed(self.after, probabilities)
+        """Mixed probabilities; what is forbidden in a head gets none there, and gives none to others."""
+        if self.after is None:
+            return probabilities
+        if block.allowed is None or block.allowed.shape[1] == 1:
+            return _mixed(self.after, probabilities)
+        return _mixed(self.after, probabilities.masked_fill(~block.allowed, 0)).masked_fill(~block.allowed, 0)
 
     def macs(self, queries: int, keys: int) -> int:
         """The two mixtures."""

@@ -1,7 +1,8 @@
 """Attention in local windows of a grid: Swin's shifted windows and HaloNet's blocks with halos.
 
 The baselines of MD-SAN, table IX: Liu et al., "Swin Transformer" (2021), §3.2; Vaswani et al., "Scaling Local
-Self-Attention for Parameter Efficient Visual Backbones" (2021), §2.2. Both learn a bias for each relative position.
+Self-Attention for Parameter Efficient Visual Backbones" (2021), §2.2. Both learn a bias for each relative position; so
+does Swin's paper, while HaloNet's multiplies the query with a vector for each.
 """
 
 from __future__ import annotations

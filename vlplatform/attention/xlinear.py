@@ -27,7 +27,7 @@ from vlplatform.geometry import Geometry
 Activation = Literal["celu", "relu", "elu"]
 Tokens = Tensor | Sequence[Tensor]
 Mask = Tensor | Sequence[Tensor | None] | None
-_ROOM = 1 << 20  # bytes of a block's bilinear features that a thread's cache holds beside what else it needs
+_ROOM = 1 << 22  # bytes of a block's bilinear features per thread
 
 OFFICIAL: Mapping[str, str] = {
     "in_proj_q.0": "query.map",
