@@ -13,15 +13,15 @@ BEGIN, END = "<!-- mechanisms -->\n", "<!-- /mechanisms -->"
 
 def table() -> str:
     """The Markdown table, one row per mechanism, those of the local socket first."""
-    rows = ["| `attn=` | local | context | what it is | source |", "|---|---|---|---|---|"]
-    for m in sorted(attention.catalogue().values(), key=lambda m: (m.sockets, m.name), reverse=True):
+    rows = [f"| `attn=` | {' | '.join(_SHOWN)} | what it is | source |", "|---|" + "---|" * (len(_SHOWN) + 2)]
+    for m in sorted(attention.catalogue().values(), key=lambda m: (_SHOWN.index(m.sockets[0]), m.name)):
         marks = [("●" + (f" (`{m.families[s]}`)" if s in m.families else "")) if s in m.sockets else "" for s in _SHOWN]
         source = f"{m.paper[:1].upper()}{m.paper[1:]}, {m.equations}"
         rows.append(f"| `{m.name}` | {' | '.join(marks)} | {m.summary} | {source} |")
     return "\n".join(rows) + "\n"
 
 
-_SHOWN: tuple[attention.Socket, ...] = ("local", "context")
+_SHOWN: tuple[attention.Socket, ...] = ("local", "context", "token", "fusion")
 
 
 def main() -> int:

@@ -37,7 +37,7 @@ class RelativePositions(ScoreTerm):
         super().__init__()
         if clip < 1:
             raise ValueError(f"clip={clip} must be at least 1")
-        self.clip, self.scale = clip, sizes.scale
+        self.clip, self.scale, self.heads = clip, sizes.scale, sizes.heads
         self.key = nn.Parameter(torch.empty(2 * clip + 1, sizes.key_dim))
         self.value = nn.Parameter(torch.empty(2 * clip + 1, sizes.value_dim)) if values else None
         for table in self.parameters():
@@ -66,8 +66,8 @@ class RelativePositions(ScoreTerm):
         return clipped(probabilities, 2 * self.clip + 1, block.start, self.clip) @ self.value
 
     def macs(self, queries: int, keys: int) -> int:
-        """The products of queries, and of weights, with the position vectors; for one head's width each."""
-        return 0
+        """The products of queries, and of weights, with the position vectors."""
+        return queries * self.heads * sum(table.numel() for table in self.parameters())
 
 
 MECHANISMS = (

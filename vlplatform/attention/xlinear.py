@@ -190,9 +190,9 @@ class XLinear(nn.Module):
 
         return ungrouped(weights), None if gate is None else ungrouped(gate)
 
-    def macs(self, queries: int, keys: int | None = None) -> int:
-        """Multiply–adds for one item with N queries and M keys (as many as queries unless given)."""
-        keys = queries if keys is None else keys
+    def macs(self, queries: int, keys: int | Sequence[int] | None = None) -> int:
+        """Multiply–adds for one item with N queries and M keys (as many unless given), or several memories."""
+        keys = queries if keys is None else keys if isinstance(keys, int) else sum(keys)
         embeddings = (2 if self.channel is not None else 1) * queries * self.dim * self.dim
         embeddings += 2 * keys * self.memory_dim * self.dim
         width, middle = self.middle.in_features, self.middle.out_features

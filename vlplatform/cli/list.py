@@ -24,6 +24,7 @@ EPILOG = """examples:
   vlp list attn --json
   vlp list attn --socket local --cost 256x96x96   (channels x height x width: parameters, multiply-adds)
   vlp list attn --socket local --cost 256x96x96 attn.heads=4 attn.kernel=7
+  vlp list attn --socket token --cost 512x196             (width x tokens)
   vlp list data --json"""
 
 SHOWN = ("name", "sockets", "task", "summary", "params", "macs")
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     socket = one_of("--socket", attention.SOCKETS)
     sockets = ", ".join(attention.SOCKETS)
     parser.add_argument("--socket", type=socket, metavar="SOCKET", help=f"only mechanisms that fit it: {sockets}")
-    parser.add_argument("--cost", metavar="CxHxW", help="add params and macs at this size (with --socket)")
+    parser.add_argument("--cost", metavar="SIZE", help="with --socket: add params and macs at CxHxW, or DxN for tokens")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,9 +92,7 @@ def _families(rows: Sequence[Row]) -> list[str]:
 
 
 def _attn(args: argparse.Namespace) -> list[Row]:
-    size = _size(args.cost) if args.cost else None
-    if size and args.socket not in ("local", "context"):
-        raise UserError("--cost needs --socket local or --socket context: it counts over a feature map.")
+    size = _size(args.cost, args.socket) if args.cost else None
     chosen = [m for m in attention.catalogue().values() if not args.socket or args.socket in m.sockets]
     values = _values(args.overrides, chosen)
     rows = []
@@ -139,9 +138,11 @@ def _cost(mechanism: attention.Mechanism, socket: Any, size: tuple[int, int, int
         return {**cost, "not_counted": f"it has no setting {', '.join(foreign)}."}
     try:
         operator: Any = attention.build(mechanism.name, dim=channels, socket=socket, **values)
+        tokens = height * width
+        given: tuple[Any, ...] = {"token": (tokens,), "fusion": (tokens, (tokens, tokens))}.get(socket, (height, width))
         cost["params"] = sum(p.numel() for p in operator.parameters())
         if hasattr(operator, "macs"):
-            cost["macs"] = operator.macs(height, width)
+            cost["macs"] = operator.macs(*given)
         else:
             cost["not_counted"] = "it does not count its multiply-adds (no macs)."
     except Exception as error:  # whatever one mechanism, perhaps an outside one, raises: the others are still listed
@@ -229,12 +230,17 @@ LISTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
 }
 
 
-def _size(text: str) -> tuple[int, int, int]:
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
-    if not match:
-        raise UserError(f"--cost {text} is not a size: write channels x height x width, as in 256x96x96.")
-    channels, height, width = map(int, match.groups())
-    return channels, height, width
+def _size(text: str, socket: str | None) -> tuple[int, int, int]:
+    """Channels, height and width; so many tokens have a height of 1."""
+    if socket is None:
+        raise UserError(f"--cost needs --socket, one of {', '.join(attention.SOCKETS)}: what is counted depends on it.")
+    over_tokens = socket in ("token", "fusion")
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?", text)
+    if not match or (match[3] is None and not over_tokens):
+        form = "width x tokens, as in 512x196" if over_tokens else "channels x height x width, as in 256x96x96"
+        raise UserError(f"--cost {text} is not a size for the {socket} socket: write {form}.")
+    channels, first, second = int(match[1]), int(match[2]), match[3]
+    return (channels, 1, first) if second is None else (channels, first, int(second))
 
 
 def _cell(row: Row, column: str) -> str:
