@@ -104,6 +104,8 @@ class ElementWise(XLinear):
 
     def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """(B, N, D) and (B, M, D) → (B, N, D)."""
+        assert self.value_query is not None
+        assert self.channel is not None
         of_query, of_value = self._heads(self.query(query)), self._heads(self.value_query(query))
         keys, values = self._heads(self.key(key)), self._heads(self.value(key))
         joint = self.middle(of_query[:, :, :, None] * keys[:, :, None]).relu()  # (B, h, N, M, c)

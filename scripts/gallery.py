@@ -115,12 +115,11 @@ def picture(mechanism: Mechanism, socket: attention.Socket) -> Any:
 
 def overlays(image: Tensor, maps: list[Tensor], names: list[str] | None = None) -> Any:
     """One image per map, the query marked."""
-    figure, axes = plt.subplots(1, len(maps), figsize=(1.9 * len(maps), 2.05), squeeze=False)
+    figure, axes = plt.subplots(1, len(maps), figsize=(1.9 * len(maps), 2.2), squeeze=False, layout="constrained")
     for i, (axis, heat) in enumerate(zip(axes[0], maps)):
-        axis.imshow(draw.heat_overlay(image.numpy(), heat, POINT), interpolation="nearest")
+        axis.imshow(draw.heat_overlay(image.numpy(), heat - heat.min(), POINT), interpolation="nearest")
         axis.set_title(names[i] if names else f"head {i + 1}", fontsize=8)
         axis.axis("off")
-    figure.tight_layout(pad=0.3)
     return figure
 
 
@@ -158,6 +157,12 @@ def cost(mechanism: Mechanism, socket: attention.Socket) -> str:
     return f"{count}, {operator.macs(*given) / 1e9:.3f} G multiply–adds at {at}"
 
 
+def source(mechanism: Mechanism) -> str:
+    """Paper and equations."""
+    mark = "eq. " if mechanism.equations[:1].isdigit() else ""
+    return f"{mechanism.paper[:1].upper()}{mechanism.paper[1:]}, {mark}{mechanism.equations}"
+
+
 def entry(mechanism: Mechanism, socket: attention.Socket, pictures: bool) -> str:
     """The section of one mechanism; its picture is drawn on request."""
     file = PICTURES / f"{mechanism.name}.png"
@@ -168,7 +173,7 @@ def entry(mechanism: Mechanism, socket: attention.Socket, pictures: bool) -> str
     settings = ", ".join(f"`{name}={value.get('default')}`" for name, value in mechanism.settings().items()) or "none"
     lines = [
         f"### {mechanism.name}",
-        f"{mechanism.summary[0].upper()}{mechanism.summary[1:]}. *{mechanism.paper}, {mechanism.equations}*",
+        f"{mechanism.summary[0].upper()}{mechanism.summary[1:]}. *{source(mechanism)}*",
         "",
         equations(mechanism),
         "",
@@ -186,10 +191,11 @@ def page(pictures: bool) -> str:
     """The whole page."""
     parts = [
         "# Mechanisms\n",
-        "Written by `scripts/gallery.py` from the catalogue. In the pictures queries and keys are the tokens themselves, "
-        "so that content attention shows what looks alike; everything else is drawn at random and enlarged. They show "
-        "what an idea does, not what a trained model has learnt. The red dot is the query. Sources in full: "
-        "[README](../README.md#references).\n",
+        "Written by `scripts/gallery.py` from the catalogue. In the pictures queries and keys are the tokens "
+        "themselves, so that content attention shows what looks alike; everything else is drawn at random and "
+        "enlarged. They show what an idea does, not what a trained model has learnt. Colours run from the least weight "
+        "to the greatest, however close they are (acf2d's softmax of weights, say, is nearly flat); the red dot is the "
+        "query. Sources in full: [README](../README.md#references).\n",
     ]
     for socket in ORDER:
         members = [m for m in attention.catalogue().values() if m.sockets[0] == socket]

@@ -16,7 +16,8 @@ def table() -> str:
     rows = [f"| `attn=` | {' | '.join(_SHOWN)} | what it is | source |", "|---|" + "---|" * (len(_SHOWN) + 2)]
     for m in sorted(attention.catalogue().values(), key=lambda m: (_SHOWN.index(m.sockets[0]), m.name)):
         marks = [("●" + (f" (`{m.families[s]}`)" if s in m.families else "")) if s in m.sockets else "" for s in _SHOWN]
-        source = f"{m.paper[:1].upper()}{m.paper[1:]}, {m.equations}"
+        mark = "eq. " if m.equations[:1].isdigit() else ""
+        source = f"{m.paper[:1].upper()}{m.paper[1:]}, {mark}{m.equations}"
         rows.append(f"| `{m.name}` | {' | '.join(marks)} | {m.summary} | {source} |")
     return "\n".join(rows) + "\n"
 

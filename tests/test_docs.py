@@ -23,6 +23,11 @@ def test_the_table_of_mechanisms_is_the_catalogue():
     assert done.returncode == 0, "run python scripts/mechanism_table.py"
 
 
+def test_the_gallery_is_the_catalogue():
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "gallery.py", "--check"], check=False)
+    assert done.returncode == 0, "run python scripts/gallery.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
