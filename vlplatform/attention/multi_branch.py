@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vlplatform.attention.cache import Cache
 from vlplatform.attention.mechanism import Mechanism
+from vlplatform.attention.score_term import Depth
 from vlplatform.errors import UserError
 from vlplatform.geometry import Metric
 
@@ -67,6 +68,7 @@ class MultiBranch(nn.Module):
         value: Tensor | None = None,
         *,
         cache: Cache | None = None,
+        depth: Depth | None = None,
         draws: Tensor | None = None,
         **rest: Any,
     ) -> Tensor:
@@ -77,28 +79,45 @@ class MultiBranch(nn.Module):
             key: As the branches'.
             value: As the branches'.
             cache: What earlier steps of a decoder left; each branch has a part of its own.
+            depth: What the layers share; each branch has a part of its own, in all layers the same.
             draws: The U_j (M,) in [0, 1), for a training step that is to be repeated; drawn unless given.
             rest: Geometry, masks and what else the branches take.
         """
-        given = {} if value is None else {"value": value}
         total: Tensor | None = None
         for j, (branch, share) in enumerate(zip(self.branches, self._shares(query, draws))):
-            own = {} if cache is None else {"cache": cache.child(str(j))}
-            out = branch(query, key, **given, **own, **rest)
+            out = branch(query, key, **self._own(j, value, cache, depth), **rest)
             if self.norms is not None:
                 out = self.norms[j](query + F.dropout(out, self.dropout, self.training))
             total = out * share if total is None else torch.addcmul(total, out, share)
         assert total is not None
         return total
 
-    def attention_weights(self, query: Tensor, key: Tensor | None = None, **rest: Any) -> Tensor:
-        """The probabilities of all branches' heads, side by side: (B, M · h, N, keys)."""
+    @staticmethod
+    def _own(j: int, value: Tensor | None, cache: Cache | None, depth: Depth | None) -> dict[str, Any]:
+        """The arguments of branch j that were given."""
+        own: dict[str, Any] = {} if value is None else {"value": value}
+        if cache is not None:
+            own["cache"] = cache.child(str(j))
+        return own if depth is None else {**own, "depth": depth.child(str(j))}
+
+    def attention_weights(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        cache: Cache | None = None,
+        depth: Depth | None = None,
+        draws: Tensor | None = None,
+        **rest: Any,
+    ) -> Tensor:
+        """The probabilities of all branches' heads, side by side: (B, M · h, N, keys); dropped branches too."""
         weights = []
-        for branch in self.branches:
+        for j, branch in enumerate(self.branches):
             compute = getattr(branch, "attention_weights", None)
             if compute is None:
                 raise UserError(f"{type(branch).__name__} has no weights to show.")
-            weights.append(compute(query, key, **rest))
+            weights.append(compute(query, key, **self._own(j, value, cache, depth), **rest))
         return torch.cat(weights, 1)
 
     def _shares(self, like: Tensor, draws: Tensor | None) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vlplatform.attention import masks
 from vlplatform.attention.cache import Cache
 from vlplatform.attention.kernels import fused_wanted, path
-from vlplatform.attention.kernels.blocks import Piece, by_blocks, plan
+from vlplatform.attention.kernels.blocks import Piece, by_blocks, drop, plan
 from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.score_term import Block, Call, Depth, Operand, ScoreTerm, Sizes, forbidden
 from vlplatform.errors import UserError
@@ -129,14 +129,16 @@ class MultiHeadAttention(nn.Module):
                 seen = seen & term.visible(_block_of(call, 0, call.query.shape[1], seen, tensors))
         return seen
 
-    def attention_weights(self, query: Tensor, key: Tensor | None = None, **rest: Any) -> Tensor:
+    def attention_weights(
+        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **rest: Any
+    ) -> Tensor:
         """The probabilities (B, h, N, M) of a call with these arguments, by the plain path; rows without keys are 0."""
-        given = {"value": None, "geometry": None, "mask": None, "causal": False, "cache": None}
+        given = {"value": value, "geometry": None, "mask": None, "causal": False, "cache": None}
         given |= {"query_mask": None, "depth": None} | rest
         call, (q, k, v), operands = self._prepare(query, key, **given)
         whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
         kept: list[Tensor] = []
-        self._block(call, 0, (q, k, v, call.allowed), whole, kept=kept)
+        self._block(call, 0, (q, k, v, call.allowed), whole, 0.0, kept=kept)
         return kept[0]
 
     def macs(self, queries: int, keys: int | None = None) -> int:
@@ -171,9 +173,10 @@ class MultiHeadAttention(nn.Module):
         first = cache.length if cache is not None and own else 0
         keys = first + queries if key is None else key.shape[1]
         groups = 1 if key is None else batch // key.shape[0]
-        pair = self._pair(geometry, queries, keys, own, query)
+        pair = self._pair(geometry, (batch, queries), (batch // groups, keys), own, query)
         wide = None if mask is None else masks.check(mask, batch // groups, self.sizes.heads, queries, keys)
-        real_key = None if mask is None or mask.ndim != 2 else mask.expand(batch // groups, -1)
+        of_keys = wide is not None and wide.shape[1:3] == (1, 1)
+        real_key = wide[:, 0, 0].expand(batch // groups, -1) if wide is not None and of_keys else None
         real_query = real_key[:, first:] if own and query_mask is None and real_key is not None else query_mask
         if real_query is not None and (real_query.shape != query.shape[:2] or real_query.dtype != torch.bool):
             raise UserError(
@@ -245,13 +248,13 @@ class MultiHeadAttention(nn.Module):
         whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
         if terms and fused_wanted(q):
             if self._bytes(call, q, operands) <= _SMALL * _ROOM * torch.get_num_threads():
-                return self._block(call, 0, (q, k, v, call.allowed), whole, quick=True)
+                return self._block(call, 0, (q, k, v, call.allowed), whole, dropped, quick=True)
             return self._by_blocks(call, projected, operands, dropped)
         if path() != "plain" and not any(term.acts(p) for term in terms for p in ("modulate", "weights", "output")):
             bias = self._dense_bias(call, operands, q)
             out = F.scaled_dot_product_attention(q, k, v, bias, dropout_p=dropped, scale=self.scale)
             return _alive(out, bias > forbidden(bias.dtype)).transpose(1, 2).flatten(2)
-        return self._block(call, 0, (q, k, v, call.allowed), whole)
+        return self._block(call, 0, (q, k, v, call.allowed), whole, dropped)
 
     def _bytes(self, call: Call, q: Tensor, operands: list[dict[str, Operand]]) -> int:
         """What the logits of a call take, and what its terms hold beside them."""
@@ -282,7 +285,13 @@ class MultiHeadAttention(nn.Module):
             allowed = parts[3] if fixed == 4 else None
             own_seed = None if seed is None else seed + (piece.items.start << 32) + piece.rows.start
             return self._block(
-                call, piece.rows.start, (parts[0], parts[1], parts[2], allowed), owned, seed=own_seed, quick=True
+                call,
+                piece.rows.start,
+                (parts[0], parts[1], parts[2], allowed),
+                owned,
+                dropped,
+                seed=own_seed,
+                quick=True,
             )
 
         floats = [(term.floats(call.keys), own) for term, own in zip(self._terms(), operands)]
@@ -296,8 +305,8 @@ class MultiHeadAttention(nn.Module):
             _ROOM * torch.get_num_threads(),
             width * sum(n for (n, _), all_ in zip(floats, common) if all_),
         )
-        parameters = [parameter for term in self._terms() for parameter in term.parameters()]
-        return by_blocks(function, cut, [*tensors, *(operand.tensor for _, _, operand in entries)], parameters)
+        own_tensors = [operand.tensor for _, _, operand in entries]
+        return by_blocks(function, cut, [*tensors, *own_tensors], self._terms())
 
     def _dense_bias(self, call: Call, operands: list[dict[str, Operand]], q: Tensor) -> Tensor:
         """All biases and masks as one tensor (B or 1, h or 1, N, M); a forbidden key has the least number there is."""
@@ -318,6 +327,7 @@ class MultiHeadAttention(nn.Module):
         first: int,
         tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
         operands: Sequence[dict[str, Tensor]],
+        dropped: float,
         *,
         kept: list[Tensor] | None = None,
         seed: int | None = None,
@@ -345,22 +355,12 @@ class MultiHeadAttention(nn.Module):
                 weights = term.weights(weights, block)
         if kept is not None:
             kept.append(_alive(weights, allowed))
-        weights = self._drop(weights, seed)
+        weights = drop(weights, dropped, seed).to(v.dtype)
         out = weights @ v
         for term, block in acting:
             if term.acts("output"):
                 out = out + term.output(weights, block)
         return _alive(out, allowed).transpose(1, 2).flatten(2)
-
-    def _drop(self, weights: Tensor, seed: int | None) -> Tensor:
-        """Dropout; from a seed of its own where the same must be dropped again in the backward pass."""
-        if not (self.training and self.dropout):
-            return weights
-        if seed is None:
-            return F.dropout(weights, self.dropout)
-        generator = torch.Generator(weights.device).manual_seed(seed)
-        keep = torch.empty_like(weights).bernoulli_(1 - self.dropout, generator=generator)
-        return weights * keep.div_(1 - self.dropout)
 
     def _check(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> None:
         for name, tokens, width in (
@@ -383,18 +383,21 @@ class MultiHeadAttention(nn.Module):
     def _pair(
         self,
         geometry: Geometry | tuple[Geometry, Geometry] | None,
-        queries: int,
-        keys: int,
+        queries: tuple[int, int],
+        keys: tuple[int, int],
         own: bool,
         like: Tensor,
     ) -> tuple[Geometry, Geometry] | None:
+        """The geometry of queries and of keys, each given as (items, tokens)."""
         if geometry is None:
             return None
         pair = (geometry, geometry) if isinstance(geometry, Geometry) else geometry
-        for name, part, tokens in (("queries", pair[0], queries), ("keys", pair[1], keys)):
+        for name, part, (items, tokens) in (("queries", pair[0], queries), ("keys", pair[1], keys)):
             if len(part) != tokens:
                 hint = "" if own else " (for two different sets give a pair: geometry=(of_queries, of_keys))"
                 raise UserError(f"geometry has {len(part)} tokens; expected the {tokens} {name}{hint}.")
+            if len(part.points) not in (1, items, keys[0]):
+                raise UserError(f"geometry has a batch of {len(part.points)}; expected 1 or the {items} of the {name}.")
         return pair[0].to(like), pair[1].to(like)
 
 

@@ -42,7 +42,7 @@ class NormalizedQueries(ScoreTerm):
             raise ValueError(f"norm={norm} is not one of {', '.join(get_args(Norm))}")
         if on not in get_args(Normalised):
             raise ValueError(f"on={on} is not one of {', '.join(get_args(Normalised))}")
-        self.kind = norm
+        self.kind, self.mixes_queries = norm, norm != "layer" and on != "key"
         self.query = _Norm(sizes, norm, affine) if on != "key" else None
         self.key = _Norm(sizes, norm, affine) if on != "query" else None
 

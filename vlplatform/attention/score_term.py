@@ -71,6 +71,10 @@ class Depth:
         """The same store seen from another layer."""
         return Depth(layer, self.shared)
 
+    def child(self, name: str) -> Depth:
+        """A store within this one, for one of several attentions in a layer; the same in all layers."""
+        return Depth(self.layer, self.shared.setdefault(("child", name), {}))
+
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
         """``compute()``, or what the first call with this key gave."""
         if key not in self.shared:
@@ -179,10 +183,12 @@ class ScoreTerm(nn.Module):
 
     Attributes:
         name: Name of the mechanism, in messages.
+        mixes_queries: A query's result depends on the other queries, later ones included: nothing for a decoder.
         exclusive: Terms with the same word here cannot be combined.
     """
 
     name: ClassVar[str] = ""
+    mixes_queries: bool = False
     exclusive: ClassVar[str] = ""
 
     def embed(self, tokens: Tensor, geometry: Geometry | None, depth: Depth) -> Tensor:

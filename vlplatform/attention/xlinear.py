@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from vlplatform.attention import masks
 from vlplatform.attention.cache import Cache
 from vlplatform.attention.kernels import fused_wanted
-from vlplatform.attention.kernels.blocks import Piece, by_blocks, plan
+from vlplatform.attention.kernels.blocks import Piece, by_blocks, drop, plan
 from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.score_term import Depth, forbidden
 from vlplatform.errors import UserError
@@ -181,7 +181,7 @@ class XLinear(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """β^s (B, h, N, M) and β^c (B, h, N, d), if there is a gate; rows without keys are 0."""
         q, _, k, _, allowed = self._prepare(query, key, value, mask, causal, cache)
-        weights, gate = self._distributions(self._heads(q), k, allowed, None)
+        weights, gate = self._distributions(self._heads(q), k, allowed, self.dropout if self.training else 0.0, None)
         weights = _alive(weights, allowed)
         gate = None if gate is None else _alive(gate, allowed)
 
@@ -230,6 +230,8 @@ class XLinear(nn.Module):
         if groups > 1 and allowed is not None and allowed.shape[2] > 1:
             allowed = allowed.repeat(1, 1, groups, 1)
         k, v = self._project(keys, values, own, cache)
+        if cache is not None:
+            cache.share = 1 if own else groups
         q = self.query(query).view(batch, groups * queries, self.dim)
         u = None if self.value_query is None else self.value_query(query).view_as(q)
         return q, u, k, v, allowed
@@ -290,31 +292,38 @@ class XLinear(nn.Module):
         return rows.unflatten(-1, (self.heads, -1)).transpose(1, 2).contiguous()
 
     def _attend(self, q: Tensor, u: Tensor | None, k: Tensor, v: Tensor, allowed: Tensor | None) -> Tensor:
+        rate = self.dropout if self.training else 0.0
         if not fused_wanted(q):
-            return self._block(q, k, v, u, allowed, None)
-        dropped = self.training and self.dropout > 0
+            return self._block(q, k, v, u, allowed, rate, None)
         wide = self.heads * self.middle.out_features * max(k.shape[2:]) * q.element_size()
         optional = [tensor for tensor in (u, allowed) if tensor is not None]
         axes = [1, None, None, *([1] if u is not None else []), *([2] if allowed is not None else [])]
         cut = plan(len(q), q.shape[1], wide, axes, _ROOM * torch.get_num_threads())
         if (cut.items_per_piece, cut.rows_per_piece) == (cut.batch, cut.rows):
-            return self._block(q, k, v, u, allowed, None)
-        seed = int(torch.randint(1 << 62, ())) if dropped else None
+            return self._block(q, k, v, u, allowed, rate, None)
+        seed = int(torch.randint(1 << 62, ())) if rate else None
 
         def function(piece: Piece, parts: Sequence[Tensor]) -> Tensor:
             own_seed = None if seed is None else seed + (piece.items.start << 32) + piece.rows.start
             rest = list(parts[3:])
             own_u = None if u is None else rest.pop(0)
-            return self._block(parts[0], parts[1], parts[2], own_u, rest[0] if rest else None, own_seed)
+            return self._block(parts[0], parts[1], parts[2], own_u, rest[0] if rest else None, rate, own_seed)
 
-        read = [p for m in (self.middle, self.spatial, self.channel) if m is not None for p in m.parameters()]
+        read = [m for m in (self.middle, self.spatial, self.channel) if m is not None]
         return by_blocks(function, cut, [q, k, v, *optional], read)
 
     def _block(
-        self, q: Tensor, k: Tensor, v: Tensor, u: Tensor | None, allowed: Tensor | None, seed: int | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        u: Tensor | None,
+        allowed: Tensor | None,
+        rate: float,
+        seed: int | None,
     ) -> Tensor:
         """Attended rows (b, R, D) of Q and U (b, R, D), K and V (b, h, M, d)."""
-        weights, gate = self._distributions(self._heads(q), k, allowed, seed)
+        weights, gate = self._distributions(self._heads(q), k, allowed, rate, seed)
         out = weights @ v
         if gate is not None:
             out = out * gate
@@ -322,7 +331,7 @@ class XLinear(nn.Module):
         return out if u is None else out * u
 
     def _distributions(
-        self, q: Tensor, k: Tensor, allowed: Tensor | None, seed: int | None
+        self, q: Tensor, k: Tensor, allowed: Tensor | None, rate: float, seed: int | None
     ) -> tuple[Tensor, Tensor | None]:
         """β^s (b, h, R, M) and β^c (b, h, R, d); rows without keys hold anything finite."""
         share: Tensor | None = None
@@ -331,29 +340,19 @@ class XLinear(nn.Module):
                 share = k.new_full((1, 1, 1, k.shape[2]), 1 / k.shape[2])
             else:
                 share = allowed.to(k.dtype) / allowed.sum(-1, keepdim=True).clamp_min(1)
-        if fused_wanted(q) and not (self.training and self.dropout):
+        if fused_wanted(q) and not rate:
             middle, spatial = self.middle, self.spatial
             logits, pooled = _Bilinear.apply(q, k, share, middle.weight, middle.bias, spatial.weight)
             logits = logits + spatial.bias
         else:
             of_query = (q[..., None, :] * self.middle.weight).flatten(2, 3)  # (b, h, R · c, d)
             pairs = (k @ of_query.transpose(-2, -1)).unflatten(-1, (q.shape[2], -1))  # (b, h, M, R, c)
-            pairs = self._drop((pairs + self.middle.bias).relu(), seed)
+            pairs = drop((pairs + self.middle.bias).relu(), rate, seed)
             logits = self.spatial(pairs).squeeze(-1).transpose(-2, -1)
             pooled = _pool(pairs, share)
         if allowed is not None:
             logits = logits.masked_fill(~allowed, forbidden(logits.dtype))
         return logits.softmax(-1), None if self.channel is None else self.channel(pooled).sigmoid()
-
-    def _drop(self, pairs: Tensor, seed: int | None) -> Tensor:
-        """Dropout; from a seed of its own where the same must be dropped again in the backward pass."""
-        if not (self.training and self.dropout):
-            return pairs
-        if seed is None:
-            return F.dropout(pairs, self.dropout)
-        generator = torch.Generator(pairs.device).manual_seed(seed)
-        keep = torch.empty_like(pairs).bernoulli_(1 - self.dropout, generator=generator)
-        return pairs * keep.div_(1 - self.dropout)
 
 
 class XLinearStack(nn.Module):

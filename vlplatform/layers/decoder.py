@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from vlplatform.attention.cache import Cache
 from vlplatform.attention.mechanism import Socket
 from vlplatform.attention.score_term import Depth
+from vlplatform.errors import UserError
 from vlplatform.geometry import Geometry
 from vlplatform.layers.feed_forward import Activation, FeedForward
 from vlplatform.layers.norm import Norm, make
@@ -78,6 +79,11 @@ class DecoderLayer(nn.Module):
             cache: What earlier steps left.
             depth: What the layers share.
         """
+        if causal and any(getattr(part, "mixes_queries", False) for part in self.cross.modules()):
+            raise UserError(
+                "the attention to the memory normalises over all queries, later ones included, in a causal decoder: "
+                "use norm=layer, or another mechanism there."
+            )
         own, other = (None, None) if cache is None else (cache.child("self"), cache.child("memory"))
 
         def attend(x: Tensor) -> Tensor:

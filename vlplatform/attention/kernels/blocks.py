@@ -7,12 +7,14 @@ costs one more pass of arithmetic and saves the traffic of every element-wise st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 
@@ -80,10 +82,33 @@ def plan(batch: int, rows: int, row_bytes: int, axes: Sequence[int | None], room
     return Plan(batch, rows, tuple(axes), items, -(-rows // count))
 
 
+Slot = tuple[nn.Module, str]
+
+
+def slots(modules: Iterable[nn.Module]) -> list[Slot]:
+    """Where the parameters of modules stand."""
+    owners = (part for module in modules for part in module.modules())
+    return [(part, name) for part in owners for name, value in part._parameters.items() if value is not None]
+
+
+@contextmanager
+def _holding(places: Sequence[Slot], tensors: Sequence[Tensor]) -> Iterator[None]:
+    """The modules hold ``tensors`` as their parameters: those of the forward pass may have been lent to them."""
+    own = [module._parameters[name] for module, name in places]
+    changed = [i for i, (a, b) in enumerate(zip(own, tensors)) if a is not b]
+    try:
+        for i in changed:
+            places[i][0]._parameters[places[i][1]] = tensors[i]  # pyright: ignore[reportArgumentType]
+        yield
+    finally:
+        for i in changed:
+            places[i][0]._parameters[places[i][1]] = own[i]
+
+
 class _Blocks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, function: Function, plan: Plan, parameters: int, *tensors: Tensor) -> Tensor:
-        cuttable = tensors[: len(tensors) - parameters]
+    def forward(ctx: Any, function: Function, plan: Plan, places: Sequence[Slot], *tensors: Tensor) -> Tensor:
+        cuttable = tensors[: len(tensors) - len(places)]
         out: Tensor | None = None
         for piece in plan.pieces():
             part = function(piece, [plan.cut(i, tensor, piece) for i, tensor in enumerate(cuttable)])
@@ -91,7 +116,7 @@ class _Blocks(torch.autograd.Function):
                 out = part.new_empty(plan.batch, plan.rows, part.shape[-1])
             out[piece.items, piece.rows] = part
         ctx.save_for_backward(*tensors)
-        ctx.function, ctx.plan, ctx.count = function, plan, len(cuttable)
+        ctx.function, ctx.plan, ctx.count, ctx.places = function, plan, len(cuttable), places
         assert out is not None
         return out
 
@@ -110,7 +135,7 @@ class _Blocks(torch.autograd.Function):
                 plan.cut(i, tensor, piece).detach().requires_grad_(need)
                 for i, (tensor, need) in enumerate(zip(tensors, wanted))
             ]
-            with torch.enable_grad():
+            with torch.enable_grad(), _holding(ctx.places, parameters):
                 out = function(piece, parts)
             leaves = [leaf for leaf, need in zip((*parts, *parameters), wanted) if need]
             found = iter(torch.autograd.grad(out, leaves, gradient[piece.items, piece.rows], allow_unused=True))
@@ -120,14 +145,27 @@ class _Blocks(torch.autograd.Function):
         return None, None, None, *grads
 
 
-def by_blocks(function: Function, plan: Plan, tensors: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
+def by_blocks(function: Function, plan: Plan, tensors: Sequence[Tensor], modules: Iterable[nn.Module]) -> Tensor:
     """``function`` over all pieces: (B, N, width).
 
     Args:
         function: Of a piece and the parts of the tensors that belong to it, (items, rows, width). It must give the
-            same result when called again, and may read the ``parameters`` besides.
+            same result when called again, and may depend on nothing else that changes in between.
         plan: The pieces.
         tensors: What is cut, one axis of queries each in ``plan.axes``.
-        parameters: What the function reads besides and has gradients.
+        modules: Whose parameters the function reads besides.
     """
-    return _Blocks.apply(function, plan, len(parameters), *tensors, *parameters)
+    places = slots(modules)
+    parameters = [module._parameters[name] for module, name in places]
+    return _Blocks.apply(function, plan, places, *tensors, *parameters)
+
+
+def drop(values: Tensor, rate: float, seed: int | None) -> Tensor:
+    """Dropout; with a seed it drops the same again in the backward pass."""
+    if not rate:
+        return values
+    if seed is None:
+        return F.dropout(values, rate)
+    generator = torch.Generator(values.device).manual_seed(seed)
+    keep = torch.empty_like(values).bernoulli_(1 - rate, generator=generator)
+    return values * keep.div_(1 - rate)

@@ -1,0 +1,130 @@
+"""What once went wrong over tokens, each found by a reader or a user."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from vlplatform.attention import build
+from vlplatform.attention.cache import Cache
+from vlplatform.attention.kernels import using
+from vlplatform.errors import UserError
+from vlplatform.geometry import Geometry
+from vlplatform.interpret.capture import capture
+from vlplatform.layers import Decoder, Encoder
+
+GRID = Geometry.from_grid(2, 4, dtype=torch.float64)
+
+
+@pytest.fixture
+def _blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vlplatform.attention.multi_head._ROOM", 500)
+    monkeypatch.setattr("vlplatform.attention.xlinear._ROOM", 500)
+
+
+@pytest.mark.usefixtures("_blocks")
+@pytest.mark.parametrize("name", ["dsa", "bilateral", "xlinear", "talking_heads"])
+def test_parameters_lent_to_a_module_get_their_own_gradients(name: str) -> None:
+    torch.manual_seed(0)
+    module = build(name, dim=8, heads=2, socket="token").double()
+    lent = {key: torch.randn_like(value).requires_grad_() for key, value in module.named_parameters()}
+    x, found = torch.randn(2, 8, 8, dtype=torch.float64), []
+    for path in ("auto", "plain"):
+        with using(path):
+            out = torch.func.functional_call(module, lent, (x,), {"geometry": GRID})
+        found.append(torch.autograd.grad(out.sin().sum(), list(lent.values()), allow_unused=True))
+    for fast, plain in zip(*found):
+        if plain is not None:
+            torch.testing.assert_close(fast, plain)
+    assert all(p.grad is None for p in module.parameters())
+
+
+@pytest.mark.usefixtures("_blocks")
+@pytest.mark.parametrize("name", ["dsa", "xlinear"])
+def test_the_mode_may_change_before_the_backward_pass(name: str) -> None:
+    module = build(name, dim=8, heads=2, socket="token", dropout=0.5).double().train()
+    x = torch.randn(2, 8, 8, dtype=torch.float64, requires_grad=True)
+    grads = []
+    for change in (False, True):
+        torch.manual_seed(0)
+        out = module.train()(x, geometry=GRID)
+        if change:
+            module.eval()
+        grads.append(torch.autograd.grad(out.sum(), x)[0])
+    assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("name", ["nsa", "acf1d", "gsa", "acf2d"])
+def test_masks_of_keys_in_any_shape_are_padding(name: str) -> None:
+    torch.manual_seed(0)
+    module = build(name, dim=8, heads=2, socket="token").double()
+    x, mask = torch.randn(2, 8, 8, dtype=torch.float64), torch.rand(2, 8) > 0.4
+    given = {"geometry": Geometry.from_boxes(torch.rand(2, 8, 4, dtype=torch.float64).cumsum(-1))}
+    expected = module(x, mask=mask, **given)
+    for same in (mask[:, None], mask[:, None, None]):
+        assert torch.equal(module(x, mask=same, **given), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "name", ["sa", "dsa", "gsa", "bilateral", "rel_pos", "rel_pe", "acf1d", "acf2d", "abs_pe", "nsa"]
+)
+def test_modules_of_half_precision(name: str, dtype: torch.dtype) -> None:
+    module = build(name, dim=8, heads=2, socket="token").to(dtype)
+    out = module(torch.randn(2, 8, 8, dtype=dtype), geometry=Geometry.from_grid(2, 4))
+    assert out.dtype == dtype
+    assert torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("name", ["dsa", "gsa", "rel_pe", "abs_pe", "acf2d"])
+def test_geometry_of_another_batch(name: str) -> None:
+    module = build(name, dim=8, heads=2, socket="token")
+    boxes = torch.rand(3, 6, 4)
+    with pytest.raises(UserError, match="geometry has a batch of 3; expected 1 or the 2"):
+        module(torch.randn(2, 6, 8), geometry=Geometry.from_boxes(boxes, size=(1.0, 1.0)))
+
+
+@pytest.mark.parametrize("name", ["sa", "xlinear"])
+def test_shared_beams_are_reordered(name: str) -> None:
+    torch.manual_seed(0)
+    module = build(name, dim=8, heads=2, socket="token").double().eval()
+    query, memory, cache = torch.randn(4, 1, 8).double(), torch.randn(2, 5, 8).double(), Cache()
+    module(query, memory, cache=cache)
+    cache.reorder(torch.tensor([3, 2, 0, 1]))  # the images change places
+    torch.testing.assert_close(module(query, memory, cache=cache), module(query, memory.flip(0)))
+
+
+def test_branches_keep_their_clusters_apart() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(8, 2, attn={"name": "msa", "of": "acf1d", "form": "paper"}, heads=2).double().eval()
+    alone = copy.deepcopy(encoder)
+    for layer in alone.layers:
+        layer.attention.branches = layer.attention.branches[1:2]
+    for layer in encoder.layers:
+        layer.attention.branches = torch.nn.ModuleList([layer.attention.branches[1]] * 3)
+    x = torch.randn(1, 6, 8).double()
+    torch.testing.assert_close(encoder(x)[0], alone(x)[0])
+
+
+def test_a_causal_decoder_refuses_statistics_over_all_queries() -> None:
+    tokens, memory = torch.randn(1, 4, 8), torch.randn(1, 3, 8)
+    with pytest.raises(UserError, match="normalises over all queries"):
+        Decoder(8, 1, cross="nsa", heads=2)(tokens, memory)
+    Decoder(8, 1, cross="nsa", heads=2)(tokens, memory, causal=False)
+    Decoder(8, 1, cross={"name": "nsa", "on": "key"}, heads=2)(tokens, memory)
+
+
+def test_capture_takes_any_call() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(1, 4, 8), torch.randn(1, 3, 8)
+    attn = build("sa", dim=8, heads=2, socket="token").eval()
+    with capture(attn) as captured:
+        attn(x, y, y)
+    assert captured.weights("model").shape == (1, 2, 4, 3)
+    several, cache = build("msa", dim=8, heads=2, socket="token", branches=2), Cache()
+    with capture(several) as captured:
+        several(x[:, :2], causal=True, cache=cache)
+        several(x[:, 2:], causal=True, cache=cache, draws=torch.tensor([0.0, 0.9]))
+    assert captured.weights("model").shape == (1, 4, 2, 4)
