@@ -155,6 +155,8 @@ def _extent(size: Tensor | tuple[float, float] | None, like: Tensor) -> Tensor |
 
 
 def _checked(values: Tensor, name: str, columns: int) -> Tensor:
+    if not isinstance(values, Tensor):
+        raise UserError(f"{name} is a {type(values).__name__}; expected a tensor of real numbers.")
     if values.ndim not in (2, 3) or values.shape[-1] != columns or not values.dtype.is_floating_point:
         raise UserError(
             f"{name} of shape {tuple(values.shape)} and type {values.dtype} cannot be used: give real numbers of shape "

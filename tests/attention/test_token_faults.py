@@ -128,3 +128,119 @@ def test_capture_takes_any_call() -> None:
         several(x[:, :2], causal=True, cache=cache)
         several(x[:, 2:], causal=True, cache=cache, draws=torch.tensor([0.0, 0.9]))
     assert captured.weights("model").shape == (1, 4, 2, 4)
+
+
+def test_clusters_are_softmaxed_over_visible_keys_alone() -> None:
+    torch.manual_seed(0)
+    terms = ["acf2d", {"name": "halo_window", "block": 1, "halo": 1}]
+    attn = build("sa", dim=8, heads=2, socket="token", terms=terms).double().eval()
+    weights = attn.attention_weights(torch.randn(1, 8, 8).double(), geometry=GRID)
+    assert not weights[0, :, 0, [2, 3, 6, 7]].any()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 8, dtype=torch.float64))
+
+
+def test_clusters_that_grow_can_be_computed_again() -> None:
+    torch.manual_seed(0)
+    from torch.utils.checkpoint import checkpoint
+
+    from vlplatform.attention.score_term import Depth
+
+    encoder = Encoder(8, 3, attn="acf1d", heads=2).double().eval()
+    x = torch.randn(1, 6, 8, dtype=torch.float64, requires_grad=True)
+    plain = torch.autograd.grad(encoder(x)[0].sum(), x)[0]
+    tokens, depth = x, Depth()
+    for i, layer in enumerate(encoder.layers):
+        tokens = checkpoint(layer, tokens, depth=depth.at(i), use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(tokens.sum(), x)[0], plain)
+
+
+@pytest.mark.usefixtures("_blocks")
+def test_nothing_in_padding_becomes_nothing() -> None:
+    x, mask = torch.randn(2, 8, 8), torch.ones(2, 8, dtype=torch.bool)
+    mask[1], x[1] = False, float("nan")
+    for name in ("sa", "dsa", "xlinear", "dynamic_conv"):
+        module = build(name, dim=8, heads=2, socket="token")
+        for path in ("auto", "plain"):
+            with using(path):
+                out = module(x, mask=mask, geometry=Geometry.from_grid(2, 4))
+            assert not out[1].any()
+            assert torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("name", ["sa", "bilateral", "acf1d", "dynamic_conv", "xlinear"])
+def test_looking_changes_nothing(name: str) -> None:
+    torch.manual_seed(0)
+    attn, x, cache = build(name, dim=8, heads=2, socket="token").double().eval(), torch.randn(1, 4, 8).double(), Cache()
+    whole = attn(x, causal=True)
+    attn(x[:, :2], causal=True, cache=cache)
+    with capture(attn) as captured:
+        third = attn(x[:, 2:3], causal=True, cache=cache)
+    assert torch.equal(captured.weights("model"), captured.weights("model"))
+    attn.attention_weights(x[:, 3:], causal=True, cache=cache)
+    last = attn(x[:, 3:], causal=True, cache=cache)
+    torch.testing.assert_close(torch.cat((third, last), 1), whole[:, 2:], rtol=1e-6, atol=1e-6)
+
+
+def test_a_mask_of_one_cached_query_is_its_own() -> None:
+    torch.manual_seed(0)
+    attn, x = build("sa", dim=8, heads=2, socket="token").double().eval(), torch.randn(1, 4, 8).double()
+    pairs = torch.rand(1, 4, 4) > 0.5
+    pairs[..., 0] = True
+    whole, cache = attn(x, causal=True, mask=pairs), Cache()
+    steps = [attn(x[:, i : i + 1], causal=True, cache=cache, mask=pairs[:, i : i + 1, : i + 1]) for i in range(4)]
+    torch.testing.assert_close(torch.cat(steps, 1), whole)
+
+
+def test_a_causal_call_compiles_for_any_length() -> None:
+    torch.compiler.reset()
+    attn = build("sa", dim=8, heads=2, socket="token")
+    compiled = torch.compile(attn, fullgraph=True, backend="eager")
+    for tokens in (5, 6, 9):
+        x = torch.randn(1, tokens, 8)
+        torch.testing.assert_close(compiled(x, causal=True), attn(x, causal=True))
+
+
+def test_absolute_geometry_is_cached() -> None:
+    attn = build("abs_pe", dim=8, heads=2, socket="token").double().eval()
+    x, boxes = torch.randn(1, 4, 8).double(), torch.rand(1, 4, 4).double()
+    whole = attn(x, causal=True, geometry=Geometry.from_boxes(boxes, size=(1.0, 1.0)))
+    steps, cache = [], Cache()
+    for i in range(4):
+        pair = tuple(Geometry.from_boxes(part, size=(1.0, 1.0)) for part in (boxes[:, i : i + 1], boxes[:, : i + 1]))
+        steps.append(attn(x[:, i : i + 1], causal=True, cache=cache, geometry=pair))
+    torch.testing.assert_close(torch.cat(steps, 1), whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "message"),
+    [
+        ("sa", {"query": [torch.zeros(1, 2, 8)]}, "query is a list; expected one tensor"),
+        ("dsa", {"geometry": (7, 7)}, "geometry is a tuple; expected a Geometry"),
+        ("dsa", {"geometry": torch.zeros(2, 4)}, "geometry is a Tensor; expected a Geometry"),
+        ("sa", {"mask": [[True, True]]}, "mask is a list"),
+        ("swin_window", {"cache": Cache(), "geometry": Geometry.from_grid(1, 2)}, "cannot be cached"),
+    ],
+)
+def test_more_calls_refused(name: str, call: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build(name, dim=8, heads=2, socket="token")(**{"query": torch.zeros(1, 2, 8), **call})
+
+
+def test_more_builds_refused() -> None:
+    with pytest.raises(UserError, match="socket=tokens is none: did you mean 'token'"):
+        build("sa", dim=8, socket="tokens")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match="key was not given"):
+        build("sa", dim=8, heads=2, socket="token", memory_dim=4)(torch.zeros(1, 2, 8))
+    with pytest.raises(UserError, match="boxes is a list"):
+        Geometry.from_boxes([[0.0, 0, 1, 1]])  # pyright: ignore[reportArgumentType]
+
+
+def test_terms_are_given_as_classes() -> None:
+    import functools
+
+    from vlplatform.attention import MultiHeadAttention
+    from vlplatform.attention.bilateral_sa import Bilateral
+    from vlplatform.attention.dsa import DistanceSensitive
+
+    attn = MultiHeadAttention(8, heads=2, terms=[DistanceSensitive, functools.partial(Bilateral, window=3)])
+    assert attn(torch.randn(1, 8, 8), geometry=Geometry.from_grid(2, 4)).shape == (1, 8, 8)

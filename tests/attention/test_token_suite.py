@@ -200,6 +200,15 @@ def test_compiles_in_one_graph(case: Case) -> None:
 def test_exports(case: Case) -> None:
     module, (x, given) = case.build(torch.float32), case.inputs(dtype=torch.float32)
     mask = padding(*x.shape[:2])
-    program = torch.export.export(module, (x,), {"mask": mask, **given})
-    out = program.module()(x, mask=mask, **given)
-    torch.testing.assert_close(out, module(x, mask=mask, **given), rtol=1e-4, atol=1e-5)
+    shapes = torch.export.ShapesCollection()
+    geometry = given.get("geometry")
+    of_boxes = [geometry.points, geometry.boxes] if geometry is not None and case.geometry == "boxes" else []
+    for tensor in (x, mask, *of_boxes):
+        shapes[tensor] = {0: torch.export.Dim.DYNAMIC}
+    program = torch.export.export(module, (x,), {"mask": mask, **given}, dynamic_shapes=shapes)
+    for rows in (3, 2):
+        part = dict(given)
+        if case.geometry == "boxes":
+            part["geometry"] = Geometry.from_boxes(given["geometry"].boxes[:rows], size=(2.0, 2.0))
+        out = program.module()(x[:rows], mask=mask[:rows], **part)
+        torch.testing.assert_close(out, module(x[:rows], mask=mask[:rows], **part), rtol=1e-4, atol=1e-5)

@@ -17,10 +17,27 @@ from torch import nn
 
 from vlplatform import settings as typed
 from vlplatform.attention import composition
+from vlplatform.attention.cache import Cache
 from vlplatform.attention.mechanism import SOCKETS, Mechanism, Socket
+from vlplatform.attention.multi_head import MultiHeadAttention, sizes_of
+from vlplatform.attention.score_term import Block, Depth, ScoreTerm, Sizes
 from vlplatform.errors import UserError, nearest
 
-__all__ = ["SOCKETS", "Mechanism", "Socket", "build", "catalogue", "resolve"]
+__all__ = [
+    "SOCKETS",
+    "Block",
+    "Cache",
+    "Depth",
+    "Mechanism",
+    "MultiHeadAttention",
+    "ScoreTerm",
+    "Sizes",
+    "Socket",
+    "build",
+    "catalogue",
+    "resolve",
+    "sizes_of",
+]
 
 
 @functools.cache
@@ -92,9 +109,11 @@ def build(name: str, *, dim: int, socket: Socket, memory_dim: int | None = None,
         UserError: Unknown name or setting, a wrong type, or a value the mechanism refuses.
     """
     given: dict[str, Any] = {} if memory_dim is None else {"memory_dim": memory_dim}
+    if socket not in SOCKETS:
+        raise UserError(f"socket={socket} is none: {nearest(socket, SOCKETS)}.")
     try:
         if "+" in name and socket == "token":
-            parts = [resolve(part, socket) for part in name.split("+")]
+            parts = [resolve(part.strip(), socket) for part in name.split("+")]
             return composition.attention(name, parts, dim, settings, given)
         mechanism = resolve(name, socket)
         if mechanism.term:

@@ -70,10 +70,11 @@ class _Clusters(ScoreTerm):
     def _grown(self, clusters: Tensor, call: Call) -> Mapping[str, Operand]:
         """C̃ = (1 − C) C̃_below + C (eq. 6), from (B or 1, N, M), for the blocks and for the layer above."""
         if self.grows:
-            below = call.depth.shared.get(self.name)
+            kept, layer = call.depth.shared, call.depth.layer
+            below = next((i for i in range(layer - 1, -1, -1) if (self.name, i) in kept), None)
             if below is not None:
-                clusters = below + clusters * (1 - below)
-            call.depth.shared[self.name] = clusters
+                clusters = kept[self.name, below] + clusters * (1 - kept[self.name, below])
+            kept[self.name, layer] = clusters  # by layer: a layer that is computed again must find the same
         return {"clusters": Operand(clusters[:, None].to(call.query.dtype), rows=2)}
 
     def modulate(self, logits: Tensor, block: Block) -> Tensor:
@@ -187,13 +188,13 @@ class Clusters2d(_Clusters):
         if geometry.grid is not None:
             height, width = geometry.grid
         else:
-            cell, height, width = arrange(geometry, self.height, call.real_key, len(query))
+            cell, height, width = arrange(geometry, self.height, call.real_key, query.shape[0])
         if self.window is not None:
             clusters = self._fixed(height, width, query)
         else:
             clusters = self._clusters(call, cell, height, width)
         if cell is not None:
-            clusters = clusters.expand(len(cell), -1, -1)
+            clusters = clusters.expand(cell.shape[0], -1, -1)
             clusters = clusters.gather(1, cell[:, :, None].expand(-1, -1, clusters.shape[2]))
             clusters = clusters.gather(2, cell[:, None].expand(-1, clusters.shape[1], -1))
         return self._grown(clusters, call)
@@ -210,7 +211,7 @@ class Clusters2d(_Clusters):
         numbers = torch.cat((self.across.numbers(call.query), self.down.numbers(call.query)), -1)
         real = call.real_key
         if cell is not None:  # cells without a region are not real
-            empty = numbers.new_zeros(len(numbers), height * width, 4)
+            empty = numbers.new_zeros(numbers.shape[0], height * width, 4)
             there = real if real is not None else torch.ones_like(cell, dtype=torch.bool)
             numbers = empty.scatter(1, cell[..., None].expand(-1, -1, 4), numbers)
             real = torch.zeros_like(empty[..., 0], dtype=torch.bool).scatter(1, cell, there)

@@ -176,7 +176,8 @@ class _Convolution(nn.Module):
         **_: Any,
     ) -> Tensor:
         """The filters at the places that they weigh, (B, h, N, M); rows of padding are 0."""
-        real, new, x, places = self._places(query, key, value, mask, causal, cache)
+        own_cache = None if cache is None else cache.copy()  # looking changes nothing
+        real, new, x, places = self._places(query, key, value, mask, causal, own_cache)
         taps = self._taps(x, places, real, causal)
         taps = taps.expand(*x.shape[:2], self.heads, self.kernel).transpose(1, 2)
         taps = taps if new is None else taps.masked_fill(~new[:, None], 0)

@@ -108,7 +108,7 @@ class GeometryAware(ScoreTerm):
 def _per_query(query: Tensor, relation: Tensor) -> Tensor:
     """``Q'_iᵀ G_ij`` (b, h, R, M) of (b, R, h, g) and (b or 1, R, g, M)."""
     items, _, heads, _ = query.shape
-    if len(relation) == items:
+    if relation.shape[0] == items:
         return (query @ relation).transpose(1, 2)
     side_by_side = query.transpose(0, 1).flatten(1, 2)  # one relation for all items: (R, b·h, g)
     return (side_by_side @ relation[0]).unflatten(1, (items, heads)).permute(1, 2, 0, 3)

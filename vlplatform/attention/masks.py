@@ -16,6 +16,8 @@ def check(mask: Tensor, batch: int, heads: int, queries: int, keys: int) -> Tens
     Raises:
         UserError: Another type or shape; what came and what was expected are named.
     """
+    if not isinstance(mask, Tensor):
+        raise UserError(f"mask is a {type(mask).__name__}; expected a tensor of booleans.")
     if mask.dtype != torch.bool:
         raise UserError(f"mask has type {mask.dtype}; expected booleans, true where a key may be attended to.")
     wide = mask

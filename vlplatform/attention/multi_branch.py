@@ -16,7 +16,7 @@ from vlplatform.attention.cache import Cache
 from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.score_term import Depth
 from vlplatform.errors import UserError
-from vlplatform.geometry import Metric
+from vlplatform.geometry import Geometry, Metric
 
 Form = Literal["code", "paper"]
 
@@ -67,10 +67,13 @@ class MultiBranch(nn.Module):
         key: Tensor | None = None,
         value: Tensor | None = None,
         *,
+        geometry: Geometry | tuple[Geometry, Geometry] | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
         cache: Cache | None = None,
+        query_mask: Tensor | None = None,
         depth: Depth | None = None,
         draws: Tensor | None = None,
-        **rest: Any,
     ) -> Tensor:
         """Attended tokens (B, N, D); arguments as the branches take them.
 
@@ -78,14 +81,20 @@ class MultiBranch(nn.Module):
             query: (B, N, D).
             key: As the branches'.
             value: As the branches'.
+            geometry: As the branches'.
+            mask: As the branches'.
+            causal: As the branches'.
             cache: What earlier steps of a decoder left; each branch has a part of its own.
+            query_mask: As the branches'.
             depth: What the layers share; each branch has a part of its own, in all layers the same.
             draws: The U_j (M,) in [0, 1), for a training step that is to be repeated; drawn unless given.
-            rest: Geometry, masks and what else the branches take.
         """
         total: Tensor | None = None
         for j, (branch, share) in enumerate(zip(self.branches, self._shares(query, draws))):
-            out = branch(query, key, **self._own(j, value, cache, depth), **rest)
+            own = self._own(j, value, cache, depth)
+            if query_mask is not None:
+                own["query_mask"] = query_mask
+            out = branch(query, key, geometry=geometry, mask=mask, causal=causal, **own)
             if self.norms is not None:
                 out = self.norms[j](query + F.dropout(out, self.dropout, self.training))
             total = out * share if total is None else torch.addcmul(total, out, share)

@@ -7,7 +7,7 @@ Vaswani et al., "Attention Is All You Need" (2017), §3.2; the mechanisms of the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -44,7 +44,8 @@ class MultiHeadAttention(nn.Module):
             model's; MD-SAN's code, as all public code here, takes the head's).
         dropout: Rate at which attention weights are dropped.
         memory_dim: Width of the keys' tokens, D unless given.
-        terms: Score terms, in the order in which they act.
+        terms: Score terms in the order in which they act: classes, or anything else that makes one from the sizes
+            (``functools.partial(Bilateral, window=5)``), or terms made with :func:`sizes_of`.
 
     Raises:
         ValueError: ``dim`` is not divisible by ``heads`` and no head size is given, or terms that exclude each other.
@@ -61,20 +62,21 @@ class MultiHeadAttention(nn.Module):
         scale: Scale = "head",
         dropout: float = 0.0,
         memory_dim: int | None = None,
-        terms: Sequence[ScoreTerm] = (),
+        terms: Sequence[ScoreTerm | Callable[[Sizes], ScoreTerm]] = (),
     ) -> None:
         super().__init__()
         self.sizes = sizes_of(dim, heads, head_dim, key_dim, scale, memory_dim)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
-        check_together(terms)
+        made = [term if isinstance(term, ScoreTerm) else term(self.sizes) for term in terms]
+        check_together(made)
         self.dropout = dropout
         self.scale = self.sizes.scale
         self.query = nn.Linear(dim, heads * self.sizes.key_dim, bias=bias)
         self.key = nn.Linear(memory_dim or dim, heads * self.sizes.key_dim, bias=bias)
         self.value = nn.Linear(memory_dim or dim, heads * self.sizes.value_dim, bias=bias)
         self.output = nn.Linear(heads * self.sizes.value_dim, dim, bias=bias)
-        self.terms = nn.ModuleList(terms)
+        self.terms = nn.ModuleList(made)
 
     def forward(
         self,
@@ -115,8 +117,8 @@ class MultiHeadAttention(nn.Module):
         seen = self._seen(call, operands)
         if seen is not None and (call.masked or cache is not None):
             dead = (~seen.any(-1)).all(1)[..., None]  # (B or 1, N or 1, 1): no head has any key
-            if len(dead) not in (1, len(out)):
-                dead = dead.repeat_interleave(len(out) // len(dead), 0)
+            if dead.shape[0] not in (1, out.shape[0]):
+                dead = dead.repeat_interleave(out.shape[0] // dead.shape[0], 0)
             out = out.masked_fill(dead, 0)
         return out
 
@@ -135,6 +137,10 @@ class MultiHeadAttention(nn.Module):
         """The probabilities (B, h, N, M) of a call with these arguments, by the plain path; rows without keys are 0."""
         given = {"value": value, "geometry": None, "mask": None, "causal": False, "cache": None}
         given |= {"query_mask": None, "depth": None} | rest
+        if given["cache"] is not None:  # looking changes nothing
+            given["cache"] = given["cache"].copy()
+        if given["depth"] is not None:
+            given["depth"] = given["depth"].copy()
         call, (q, k, v), operands = self._prepare(query, key, **given)
         whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
         kept: list[Tensor] = []
@@ -175,8 +181,11 @@ class MultiHeadAttention(nn.Module):
         groups = 1 if key is None else batch // key.shape[0]
         pair = self._pair(geometry, (batch, queries), (batch // groups, keys), own, query)
         wide = None if mask is None else masks.check(mask, batch // groups, self.sizes.heads, queries, keys)
-        of_keys = wide is not None and wide.shape[1:3] == (1, 1)
-        real_key = wide[:, 0, 0].expand(batch // groups, -1) if wide is not None and of_keys else None
+        # one row for all queries is padding; of a single query it may be what this one must not see
+        of_keys = mask is not None and (mask.ndim == 2 or queries > 1)
+        real_key: Tensor | None = None
+        if wide is not None and of_keys and wide.shape[1] == 1 and wide.shape[2] == 1:
+            real_key = wide[:, 0, 0].expand(batch // groups, -1)
         real_query = real_key[:, first:] if own and query_mask is None and real_key is not None else query_mask
         if real_query is not None and (real_query.shape != query.shape[:2] or real_query.dtype != torch.bool):
             raise UserError(
@@ -192,7 +201,8 @@ class MultiHeadAttention(nn.Module):
         value = key if value is None else value
         for term in self._terms():
             if term.acts("embed"):
-                at_key = term.embed(key, pair[1] if pair else None, depth)
+                of_new = pair and pair[0 if own else 1]  # a cache holds the other keys with what was added to them
+                at_key = term.embed(key, of_new, depth)
                 query = term.embed(query, pair[0] if pair else None, depth)
                 value, key = (at_key if value is key else value), at_key
         allowed = wide
@@ -226,7 +236,7 @@ class MultiHeadAttention(nn.Module):
                 q, k = term.project(q, k, call)
         if cache is not None:
             k, v = cache.extend("key", k, 2), cache.extend("value", v, 2)
-            cache.length, cache.share = k.shape[2], 1 if call.own else len(call.query) // len(k)
+            cache.length, cache.share = k.shape[2], 1 if call.own else call.query.shape[0] // k.shape[0]
         return q, k, v
 
     def _heads(self, rows: Tensor) -> Tensor:
@@ -240,7 +250,7 @@ class MultiHeadAttention(nn.Module):
         terms = [term for term in self._terms() if any(term.acts(point) for point in _POINTS)]
         dropped = self.dropout if self.training else 0.0
         if not terms and path() != "plain":
-            bare = call.causal and call.first == 0 and not call.masked and q.shape[2] == k.shape[2]
+            bare = call.causal and call.own and call.first == 0 and not call.masked
             out = F.scaled_dot_product_attention(
                 q, k, v, None if bare else call.allowed, dropout_p=dropped, is_causal=bare, scale=self.scale
             )
@@ -258,9 +268,9 @@ class MultiHeadAttention(nn.Module):
 
     def _bytes(self, call: Call, q: Tensor, operands: list[dict[str, Operand]]) -> int:
         """What the logits of a call take, and what its terms hold beside them."""
-        floats = self.sizes.heads * len(q) * call.keys
+        floats = self.sizes.heads * q.shape[0] * call.keys
         for term, own in zip(self._terms(), operands):
-            floats += term.floats(call.keys) * min((len(operand.tensor) for operand in own.values()), default=1)
+            floats += term.floats(call.keys) * min((operand.tensor.shape[0] for operand in own.values()), default=1)
         return floats * q.shape[2] * q.element_size()
 
     def _by_blocks(
@@ -349,6 +359,7 @@ class MultiHeadAttention(nn.Module):
                 allowed = masks.both(allowed, term.visible(block))
         if allowed is not None:
             logits = logits.masked_fill(~allowed, forbidden(logits.dtype))
+        acting = [(term, dataclasses.replace(block, allowed=allowed)) for term, block in acting]
         weights = logits.softmax(-1)
         for term, block in acting:
             if term.acts("weights"):
@@ -368,13 +379,22 @@ class MultiHeadAttention(nn.Module):
             ("key", key, self.key.in_features),
             ("value", value, self.value.in_features),
         ):
+            if tokens is not None and not isinstance(tokens, Tensor):
+                raise UserError(f"{name} is a {type(tokens).__name__}; expected one tensor (batch, tokens, {width}).")
             if tokens is not None and (tokens.ndim != 3 or tokens.shape[-1] != width):
                 raise UserError(f"{name} has shape {tuple(tokens.shape)}; expected (batch, tokens, {width}).")
+        if key is None and self.key.in_features != self.query.in_features:
+            raise UserError(
+                f"key was not given, and queries of width {self.query.in_features} cannot be the keys of memory_dim="
+                f"{self.key.in_features}: give key=…."
+            )
         if key is None and value is not None:
             raise UserError("value was given without key: give both, or neither for self-attention.")
         if key is not None:
             if not key.shape[0] or query.shape[0] % key.shape[0]:
-                raise UserError(f"query has a batch of {len(query)}, key of {len(key)}; expected a divisor of it.")
+                raise UserError(
+                    f"query has a batch of {query.shape[0]}, key of {key.shape[0]}; expected a divisor of it."
+                )
             if value is not None and value.shape[:2] != key.shape[:2]:
                 raise UserError(
                     f"value has shape {tuple(value.shape)}; expected batch and tokens of key, {tuple(key.shape)}."
@@ -392,11 +412,17 @@ class MultiHeadAttention(nn.Module):
         if geometry is None:
             return None
         pair = (geometry, geometry) if isinstance(geometry, Geometry) else geometry
+        if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, Geometry) for part in pair)):
+            raise UserError(
+                f"geometry is a {type(geometry).__name__}; expected a Geometry (Geometry.from_boxes, .from_points, "
+                ".from_grid) or a pair of them, of queries and of keys."
+            )
         for name, part, (items, tokens) in (("queries", pair[0], queries), ("keys", pair[1], keys)):
-            if len(part) != tokens:
-                hint = "" if own else " (for two different sets give a pair: geometry=(of_queries, of_keys))"
+            if part.points.shape[1] != tokens:
+                same = own and queries[1] == keys[1]
+                hint = "" if same else " (queries and keys differ: give a pair, geometry=(of_queries, of_all_keys))"
                 raise UserError(f"geometry has {len(part)} tokens; expected the {tokens} {name}{hint}.")
-            if len(part.points) not in (1, items, keys[0]):
+            if part.points.shape[0] not in (1, items, keys[0]):
                 raise UserError(f"geometry has a batch of {len(part.points)}; expected 1 or the {items} of the {name}.")
         return pair[0].to(like), pair[1].to(like)
 
@@ -440,14 +466,14 @@ def check_together(terms: Sequence[ScoreTerm]) -> None:
 
 
 def _block_of(call: Call, first: int, rows: int, allowed: Tensor | None, operands: dict[str, Tensor]) -> Block:
-    return Block(first, rows, call.keys, call.first, call.causal, allowed, operands)
+    return Block(first, rows, call.keys, call.first, call.causal, allowed, operands, call.query.device)
 
 
 def _repeated(call: Call, groups: int) -> Call:
     """The call with what belongs to the keys repeated for each of the queries that share them."""
 
     def each(tensor: Tensor) -> Tensor:
-        return tensor if len(tensor) in (1, len(call.query)) else tensor.repeat_interleave(groups, 0)
+        return tensor if tensor.shape[0] in (1, call.query.shape[0]) else tensor.repeat_interleave(groups, 0)
 
     def maybe(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else each(tensor)

@@ -71,6 +71,11 @@ class Depth:
         """The same store seen from another layer."""
         return Depth(layer, self.shared)
 
+    def copy(self) -> Depth:
+        """The same layer with a store of its own that has the same contents."""
+        kept = {key: dict(value) if isinstance(value, dict) else value for key, value in self.shared.items()}
+        return Depth(self.layer, kept)
+
     def child(self, name: str) -> Depth:
         """A store within this one, for one of several attentions in a layer; the same in all layers."""
         return Depth(self.layer, self.shared.setdefault(("child", name), {}))
@@ -153,6 +158,7 @@ class Block:
         causal: A query attends to no later key.
         allowed: Booleans (b or 1, h or 1, R or 1, M), or none.
         operands: What the term's ``prepare`` returned, cut to the block.
+        device: Of the logits.
     """
 
     first: int
@@ -162,6 +168,7 @@ class Block:
     causal: bool
     allowed: Tensor | None
     operands: Mapping[str, Tensor]
+    device: torch.device
 
     @property
     def start(self) -> int:
@@ -178,8 +185,8 @@ class ScoreTerm(nn.Module):
             name = "decay"
 
             def bias(self, block: Block) -> Tensor:
-                query = torch.arange(block.start, block.start + block.rows)
-                return -0.1 * (query[:, None] - torch.arange(block.keys)).abs()
+                query = torch.arange(block.start, block.start + block.rows, device=block.device)
+                return -0.1 * (query[:, None] - torch.arange(block.keys, device=block.device)).abs()
 
     Attributes:
         name: Name of the mechanism, in messages.

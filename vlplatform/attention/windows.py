@@ -107,6 +107,8 @@ class HaloWindows(ScoreTerm):
 def cells(call: Call, name: str) -> tuple[Tensor, Tensor]:
     """Row and column (N,) of each token of a grid, or one sentence about its absence."""
     call.needs_own_sequence(name)
+    if call.cache is not None:
+        raise UserError(f"attn={name} is over a whole grid: it cannot be cached.")
     geometry, _ = call.needs_geometry(name)
     if geometry.grid is None:
         raise UserError(

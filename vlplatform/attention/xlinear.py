@@ -180,7 +180,8 @@ class XLinear(nn.Module):
         cache: Cache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """β^s (B, h, N, M) and β^c (B, h, N, d), if there is a gate; rows without keys are 0."""
-        q, _, k, _, allowed = self._prepare(query, key, value, mask, causal, cache)
+        own_cache = None if cache is None else cache.copy()  # looking changes nothing
+        q, _, k, _, allowed = self._prepare(query, key, value, mask, causal, own_cache)
         weights, gate = self._distributions(self._heads(q), k, allowed, self.dropout if self.training else 0.0, None)
         weights = _alive(weights, allowed)
         gate = None if gate is None else _alive(gate, allowed)
@@ -214,7 +215,7 @@ class XLinear(nn.Module):
         _check_tokens("query", query, self.dim)
         own, queries = key is None, query.shape[1]
         keys, values, given = self._memories(query, key, value, mask)
-        batch = len(keys[0])
+        batch = keys[0].shape[0]
         first = cache.length if cache is not None and own else 0
         counts = [first + queries] if own else [memory.shape[1] for memory in keys]
         wide = [m if m is None else masks.check(m, batch, self.heads, queries, n) for m, n in zip(given, counts)]
@@ -226,7 +227,7 @@ class XLinear(nn.Module):
         allowed = _side_by_side(wide, counts)
         if causal:
             allowed = masks.both(allowed, masks.causal(queries, sum(counts), first, query.device)[None, None])
-        groups = len(query) // batch
+        groups = query.shape[0] // batch
         if groups > 1 and allowed is not None and allowed.shape[2] > 1:
             allowed = allowed.repeat(1, 1, groups, 1)
         k, v = self._project(keys, values, own, cache)
@@ -263,8 +264,9 @@ class XLinear(nn.Module):
         for memory, its_value in zip(keys, values):
             _check_tokens("key", memory, self.memory_dim)
             _check_tokens("value", its_value, self.memory_dim)
-            if len(memory) != len(keys[0]) or not len(memory) or len(query) % len(memory):
-                raise UserError(f"query has a batch of {len(query)}, key of {len(memory)}; expected a divisor of it.")
+            size = memory.shape[0]
+            if size != keys[0].shape[0] or not size or query.shape[0] % size:
+                raise UserError(f"query has a batch of {query.shape[0]}, key of {size}; expected a divisor of it.")
             if its_value.shape[:2] != memory.shape[:2]:
                 raise UserError(
                     f"value has shape {tuple(its_value.shape)}; expected batch and tokens of key, "
@@ -327,8 +329,9 @@ class XLinear(nn.Module):
         out = weights @ v
         if gate is not None:
             out = out * gate
-        out = _alive(out, allowed).transpose(1, 2).flatten(2)
-        return out if u is None else out * u
+        out = out.transpose(1, 2)  # (b, R, h, d)
+        out = out if u is None else out * u.unflatten(-1, out.shape[2:])
+        return _alive(out.transpose(1, 2), allowed).transpose(1, 2).flatten(2)
 
     def _distributions(
         self, q: Tensor, k: Tensor, allowed: Tensor | None, rate: float, seed: int | None

@@ -179,7 +179,7 @@ def _kept(value: Any) -> Any:
     if isinstance(value, Cache):
         return value.copy()
     if isinstance(value, Depth):
-        return Depth(value.layer, dict(value.shared))
+        return value.copy()
     return value
 
 

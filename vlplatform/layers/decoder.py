@@ -63,7 +63,8 @@ class DecoderLayer(nn.Module):
         memory_mask: Tensor | Sequence[Tensor | None] | None = None,
         mask: Tensor | None = None,
         causal: bool = True,
-        geometry: Geometry | None = None,
+        geometry: Geometry | tuple[Geometry, Geometry] | None = None,
+        memory_geometry: tuple[Geometry, Geometry] | None = None,
         cache: Cache | None = None,
         depth: Depth | None = None,
     ) -> Tensor:
@@ -75,7 +76,8 @@ class DecoderLayer(nn.Module):
             memory_mask: (B, M) booleans, true for real tokens; one or none per memory.
             mask: Of the tokens, those in the cache included.
             causal: A token attends to no later one.
-            geometry: Of the tokens.
+            geometry: Of the tokens; with a cache a pair, of the new ones and of all so far.
+            memory_geometry: Of the tokens and of the memory, for attention to it that needs both.
             cache: What earlier steps left.
             depth: What the layers share.
         """
@@ -90,7 +92,7 @@ class DecoderLayer(nn.Module):
             return self.attention(x, geometry=geometry, mask=mask, causal=causal, cache=own, depth=depth)
 
         def look(x: Tensor) -> Tensor:
-            return self.cross(x, memory, mask=memory_mask, cache=other)
+            return self.cross(x, memory, geometry=memory_geometry, mask=memory_mask, cache=other)
 
         tokens = self.around_attention(tokens, attend)
         tokens = look(tokens) if self.around_cross is None else self.around_cross(tokens, look)
@@ -153,7 +155,8 @@ class Decoder(nn.Module):
         memory_mask: Tensor | Sequence[Tensor | None] | None = None,
         mask: Tensor | None = None,
         causal: bool = True,
-        geometry: Geometry | None = None,
+        geometry: Geometry | tuple[Geometry, Geometry] | None = None,
+        memory_geometry: tuple[Geometry, Geometry] | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
         """(B, N, D) → (B, N, D); arguments as :class:`DecoderLayer` has them.
@@ -171,6 +174,7 @@ class Decoder(nn.Module):
                 mask=mask,
                 causal=causal,
                 geometry=geometry,
+                memory_geometry=memory_geometry,
                 cache=own,
                 depth=depth.at(i),
             )
