@@ -244,3 +244,31 @@ def test_terms_are_given_as_classes() -> None:
 
     attn = MultiHeadAttention(8, heads=2, terms=[DistanceSensitive, functools.partial(Bilateral, window=3)])
     assert attn(torch.randn(1, 8, 8), geometry=Geometry.from_grid(2, 4)).shape == (1, 8, 8)
+
+
+@pytest.mark.usefixtures("_blocks")
+def test_a_tied_parameter_gets_its_gradient_once() -> None:
+    torch.manual_seed(0)
+    attn, x, found = build("talking_heads", dim=8, heads=2, socket="token").double(), torch.randn(2, 8, 8).double(), []
+    attn.terms[0].after = attn.terms[0].before
+    for path in ("auto", "plain"):
+        with using(path):
+            found.append(torch.autograd.grad(attn(x).sin().sum(), attn.terms[0].before)[0])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", ["sa", "dsa", "xlinear"])
+@pytest.mark.parametrize("path", ["auto", "plain", "fused"])
+def test_nan_in_padding_reaches_no_gradient(name: str, path: str) -> None:
+    module, mask = build(name, dim=8, heads=2, socket="token"), torch.tensor([[True] * 5 + [False] * 3])
+    x = torch.randn(1, 8, 8).masked_fill(~mask[..., None], float("nan"))
+    with using(path):
+        module(x, mask=mask, geometry=Geometry.from_grid(2, 4))[mask].sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("name", ["sa", "xlinear"])
+def test_no_keys_at_all(name: str) -> None:
+    attn = build(name, dim=8, heads=2, socket="token")
+    assert not attn(torch.randn(2, 3, 8), torch.zeros(2, 0, 8)).any()
+    assert attn(torch.zeros(2, 0, 8)).shape == (2, 0, 8)

@@ -56,6 +56,8 @@ def test_mdsan_layer(shared: Path) -> None:
     mask, geometry = ~t["mask"][:, 0, 0], Geometry.from_points(t["coords"].double())
     close(layer(t["x"], mask=mask, geometry=geometry), t["out"])
     close(layer.attention(t["x"], mask=mask, geometry=geometry), t["i.mean_branches"])
+    for j, (branch, norm) in enumerate(zip(layer.attention.branches, layer.attention.norms)):
+        close(norm(t["x"] + branch(t["x"], mask=mask, geometry=geometry)), t[f"i.branch_{j}"])
 
 
 def test_mdsan_layer_drops_branches(shared: Path) -> None:
@@ -74,6 +76,7 @@ def test_mcan_units(shared: Path, path: KernelPath) -> None:
     layer, mask = official.mcan_sa(weights, heads=config["heads"]).eval(), ~t["mask"][:, 0, 0]
     with using(path):
         close(layer.attention(t["x"], mask=mask), t["i.mhatt"])
+        close(layer.around_attention(t["x"], lambda x: layer.attention(x, mask=mask)), t["i.norm1"])
         close(layer(t["x"], mask=mask), t["out"])
         weights, t, config = case(shared, "mcan_sga")
         guided = official.mcan_sga(weights, heads=config["heads"]).eval()
@@ -108,3 +111,47 @@ def test_box_relations(shared: Path, path: KernelPath) -> None:
     with using(path):
         close(attn(t["x"], **arguments), t["out"])
     close(attn.attention_weights(t["x"], **arguments), t["attn"])
+
+
+@pytest.mark.parametrize("name", ["xlinear_block_scatt", "xlinear_block_basicatt"])
+def test_xlinear_blocks(shared: Path, name: str) -> None:
+    weights, t, _ = case(shared, name)
+    block, query = official.xlinear_block(weights), t["query"][:, None]
+    close(block(query, t["keys"], mask=t["mask"] > 0)[:, 0], t["out"])
+    close(block(query, t["keys"])[:, 0], t["out_no_mask"])
+    close(block.query(query)[:, 0], t["i.in_proj_q"])
+    close(block.key(t["keys"]).flatten(0, 1), t["i.in_proj_k"])
+    close(block.value(t["keys"]).flatten(0, 1), t["i.in_proj_v2"])
+
+
+def test_xlinear_block_of_many_queries(shared: Path) -> None:
+    weights, t, _ = case(shared, "xlinear_block_multiquery")
+    block = official.xlinear_block(weights)
+    close(block(t["query"], t["self_keys"], mask=t["self_mask"] > 0), t["out_self"])
+    close(block(t["query"], t["cross_keys"], mask=t["cross_mask"] > 0), t["out_cross"])
+
+
+def test_xlan_encoder(shared: Path) -> None:
+    weights, t, _ = case(shared, "xlan_encoder_stack")
+    stack = official.xlan_encoder(weights)
+    wholes: list[Tensor] = []
+    tokens: list[Tensor] = []
+    for block in stack.blocks:
+        block.register_forward_hook(lambda *args: wholes.append(args[2]))
+    for update in stack.updates:
+        update.register_forward_hook(lambda *args: tokens.append(args[2]))
+    whole, out = stack(t["att_feats"], t["mask"] > 0)
+    close(whole, t["gv_out"])
+    close(out, t["att_out"])
+    for i in range(3):
+        close(wholes[i][:, 0], t[f"i.v_hat_{i + 1}"])
+        close(tokens[i], t[f"i.att_{i + 1}"])
+
+
+def test_mcan_norm(shared: Path) -> None:
+    from vlplatform.layers import UnbiasedNorm
+
+    weights, t, _ = case(shared, "mcan_norm_lr")
+    norm = UnbiasedNorm(len(weights["a_2"])).double()
+    norm.load_state_dict({"weight": weights["a_2"], "bias": weights["b_2"]})
+    close(norm(t["x"]), t["out"])

@@ -47,7 +47,8 @@ class GeometryAware(ScoreTerm):
         super().__init__()
         kinds = ["query"] if kinds is None else list(kinds)
         if not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(KINDS):
-            raise ValueError(f"kinds={kinds} must be one or more of {', '.join(KINDS)}, each once")
+            hint = "; absolute geometry is attn=abs_pe" if "absolute" in kinds else ""
+            raise ValueError(f"kinds={kinds} must be one or more of {', '.join(KINDS)}, each once{hint}")
         width = sizes.key_dim if geometry_dim is None else geometry_dim
         if width < 1:
             raise ValueError(f"geometry_dim={geometry_dim} must be at least 1")

@@ -109,6 +109,8 @@ class MultiHeadAttention(nn.Module):
         Raises:
             UserError: A width, shape or type that does not fit, or geometry missing.
         """
+        if isinstance(key, Tensor) and key.ndim == 3 and not key.shape[1]:
+            return torch.zeros_like(query)
         call, projected, operands = self._prepare(query, key, value, geometry, mask, causal, cache, query_mask, depth)
         attended = self._attend(call, projected, operands)
         if attended.shape[0] != query.shape[0]:
@@ -196,6 +198,8 @@ class MultiHeadAttention(nn.Module):
         value = None if value is key else value
         new = None if real_key is None else real_key[:, first:] if own else real_key
         if new is not None and key.shape[1] == new.shape[1]:  # whatever stands in padding, NaN even, has weight 0
+            if own:  # its own output is nobody's concern, but NaN would reach the maps' gradients
+                query = query.masked_fill(~new[..., None] & ~query.isfinite(), 0)
             key = key.masked_fill(~new[..., None], 0)
             value = None if value is None else value.masked_fill(~new[..., None], 0)
         value = key if value is None else value

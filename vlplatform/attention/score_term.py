@@ -57,7 +57,9 @@ class Sizes:
 
 @dataclass
 class Depth:
-    """What the layers of a stack share in one forward pass; each layer's attention gets one with its own index.
+    """What the layers of a stack share in one forward pass over one set of tokens; each gets one with its own index.
+
+    Without one a layer takes itself for the lowest: Swin's windows are not shifted, nothing grows over depth.
 
     Attributes:
         layer: Index of the layer, 0 at the bottom.

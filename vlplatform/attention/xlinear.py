@@ -152,7 +152,11 @@ class XLinear(nn.Module):
         Raises:
             UserError: A width, shape or type that does not fit.
         """
+        if key is None and isinstance(mask, Tensor) and mask.shape == query.shape[:2] and mask.dtype == torch.bool:
+            query = query.masked_fill(~mask[..., None] & ~query.isfinite(), 0)  # NaN would reach the maps' gradients
         tensors = self._prepare(query, key, value, mask, causal, cache)
+        if not query.numel() or not tensors[2].shape[2]:
+            return torch.zeros_like(query)
         return self._attend(*tensors).view(query.shape)
 
     def attention_weights(
@@ -432,7 +436,7 @@ class XLinearStack(nn.Module):
 
         Args:
             tokens: (B, N, D).
-            mask: (B, N) booleans, true where a token is real; what comes out at the others means nothing.
+            mask: (B, N) booleans, true where a token is real; the others are updated too, but nothing reads them.
 
         Raises:
             UserError: A width, shape or type that does not fit.
@@ -446,8 +450,9 @@ class XLinearStack(nn.Module):
                     f"mask has shape {tuple(mask.shape)} and type {mask.dtype}; expected booleans of shape "
                     f"{tuple(tokens.shape[:2])}."
                 )
-            tokens = tokens.masked_fill(~mask[..., None], 0)
-            whole = tokens.sum(1, keepdim=True) / mask.sum(1).clamp_min(1)[:, None, None]
+            tokens = tokens.masked_fill(~mask[..., None] & ~tokens.isfinite(), 0)  # NaN would reach gradients
+            whole = tokens.masked_fill(~mask[..., None], 0).sum(1, keepdim=True)
+            whole = whole / mask.sum(1).clamp_min(1)[:, None, None]
         keys, wholes = tokens, [whole]
         for i, block in enumerate(self.blocks):
             whole = F.dropout(block(whole, keys, tokens, mask=mask), self.block_dropout, self.training)

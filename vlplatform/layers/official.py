@@ -1,8 +1,10 @@
 """The authors' attention modules and layers with their weights, in this library's classes.
 
 Each function takes a state dict under the authors' parameter names and gives the module it belongs to, of the sizes
-that the weights tell; the number of heads, which they mostly do not, is an argument. Importers of whole
-models are made of these.
+that the weights tell, in evaluation mode; the number of heads, which they mostly do not tell, is an argument. Importers
+of whole models are made of these. fairseq's dynamic convolution has its filters alone under weights of its own:
+:func:`vlplatform.attention.dynamic_conv.dynamic_convolution` takes them softmaxed, in float32 as fairseq does for
+static ones.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from vlplatform.attention.box_relations import BoxRelations
 from vlplatform.attention.dsa import DistanceSensitive
 from vlplatform.attention.multi_branch import MultiBranch
 from vlplatform.attention.multi_head import MultiHeadAttention, sizes_of
+from vlplatform.attention.xlinear import XLinear, XLinearStack, from_official
 from vlplatform.errors import UserError
 from vlplatform.layers.decoder import DecoderLayer
 from vlplatform.layers.encoder import EncoderLayer
@@ -93,7 +96,7 @@ def mcan_stack(weights: Weights, *, heads: int, dropout: float = 0.1) -> tuple[n
     counts = [_count(weights, name) for name in ("enc_list.", "dec_list.")]
     words = (mcan_sa(_below(weights, f"enc_list.{i}."), heads=heads, dropout=dropout) for i in range(counts[0]))
     regions = (mcan_sga(_below(weights, f"dec_list.{i}."), heads=heads, dropout=dropout) for i in range(counts[1]))
-    return nn.ModuleList(words), nn.ModuleList(regions)
+    return nn.ModuleList(words).eval(), nn.ModuleList(regions).eval()
 
 
 def ort_attention(weights: Weights) -> MultiHeadAttention:
@@ -109,6 +112,31 @@ def ort_attention(weights: Weights) -> MultiHeadAttention:
     }
     _fill(module, _linears(weights, names) | of_boxes)
     return module
+
+
+def xlinear_block(weights: Weights) -> XLinear:
+    """X-LAN's block ``LowRank``, with one query or many, with channel gate (``SCAtt``) or without (``BasicAtt``)."""
+    dim, width = weights["in_proj_q.0.weight"].shape[0], weights["attn_net.attention_basic.0.weight"].shape[1]
+    named = from_official(weights)
+    block = XLinear(
+        dim,
+        heads=dim // width,
+        mid=weights["attn_net.attention_basic.0.weight"].shape[0],
+        gate="channel.weight" in named,
+        group_norm="query.norm.weight" in named,
+    )
+    _fill(block, named)
+    return block
+
+
+def xlan_encoder(weights: Weights) -> XLinearStack:
+    """X-LAN's encoder: blocks ``layers.i``, updates ``bifeat_emb.i`` and ``layer_norms.i``, ``proj`` and its norm."""
+    below = "layers.0.encoder_attn."
+    dim = weights[f"{below}in_proj_q.0.weight"].shape[0]
+    middle = weights[f"{below}attn_net.attention_basic.0.weight"]
+    stack = XLinearStack(dim, layers=_count(weights, "layers."), heads=dim // middle.shape[1], mid=middle.shape[0])
+    _fill(stack, from_official(weights))
+    return stack
 
 
 def _fill_mcan(layer: nn.Module, weights: Weights, attentions: dict[str, str], around: tuple[str, ...]) -> None:
@@ -145,7 +173,7 @@ def _count(weights: Weights, prefix: str) -> int:
 
 def _fill(module: nn.Module, weights: Weights) -> None:
     """Load, in the weights' own precision; what does not fit is one sentence."""
-    module.to(next(iter(weights.values())).dtype)
+    module.to(next(iter(weights.values())).dtype).eval()
     try:
         module.load_state_dict(dict(weights))
     except RuntimeError as error:

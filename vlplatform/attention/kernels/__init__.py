@@ -2,7 +2,8 @@
 
 Every mechanism has a path of plain modules and operations that is always right; ``using`` forces it (or the fast one).
 Left alone, the local operators take the fused path where it was measured to win: on the CPU in eager mode and full
-precision, where it saves the traffic to memory. ``torch.compile`` fuses the plain path by itself.
+precision, where it saves the traffic to memory. ``torch.compile`` fuses the plain path by itself. The fast paths have
+first derivatives only and know nothing of ``torch.func``; the plain one has all.
 """
 
 from __future__ import annotations

@@ -82,32 +82,39 @@ def plan(batch: int, rows: int, row_bytes: int, axes: Sequence[int | None], room
     return Plan(batch, rows, tuple(axes), items, -(-rows // count))
 
 
-Slot = tuple[nn.Module, str]
+Slots = list[tuple[nn.Module, str]]
 
 
-def slots(modules: Iterable[nn.Module]) -> list[Slot]:
-    """Where the parameters of modules stand."""
-    owners = (part for module in modules for part in module.modules())
-    return [(part, name) for part in owners for name, value in part._parameters.items() if value is not None]
+def slots(modules: Iterable[nn.Module]) -> list[Slots]:
+    """Where each parameter of modules stands; one that is tied stands in several places."""
+    places: dict[int, Slots] = {}
+    for part in (part for module in modules for part in module.modules()):
+        for name, value in part._parameters.items():
+            if value is not None and (part, name) not in places.get(id(value), []):
+                places.setdefault(id(value), []).append((part, name))
+    return list(places.values())
 
 
 @contextmanager
-def _holding(places: Sequence[Slot], tensors: Sequence[Tensor]) -> Iterator[None]:
+def _holding(places: Sequence[Slots], tensors: Sequence[Tensor]) -> Iterator[None]:
     """The modules hold ``tensors`` as their parameters: those of the forward pass may have been lent to them."""
-    own = [module._parameters[name] for module, name in places]
-    changed = [i for i, (a, b) in enumerate(zip(own, tensors)) if a is not b]
+    changed: list[tuple[nn.Module, str, Any]] = []
     try:
-        for i in changed:
-            places[i][0]._parameters[places[i][1]] = tensors[i]  # pyright: ignore[reportArgumentType]
+        for several, tensor in zip(places, tensors):
+            for module, name in several:
+                own: Any = module._parameters[name]
+                if own is not tensor:
+                    changed.append((module, name, own))
+                    module._parameters[name] = tensor  # pyright: ignore[reportArgumentType]
         yield
     finally:
-        for i in changed:
-            places[i][0]._parameters[places[i][1]] = own[i]
+        for module, name, own in changed:
+            module._parameters[name] = own
 
 
 class _Blocks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, function: Function, plan: Plan, places: Sequence[Slot], *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, function: Function, plan: Plan, places: Sequence[Slots], *tensors: Tensor) -> Tensor:
         cuttable = tensors[: len(tensors) - len(places)]
         out: Tensor | None = None
         for piece in plan.pieces():
@@ -156,7 +163,7 @@ def by_blocks(function: Function, plan: Plan, tensors: Sequence[Tensor], modules
         modules: Whose parameters the function reads besides.
     """
     places = slots(modules)
-    parameters = [module._parameters[name] for module, name in places]
+    parameters = [several[0][0]._parameters[several[0][1]] for several in places]
     return _Blocks.apply(function, plan, places, *tensors, *parameters)
 
 
