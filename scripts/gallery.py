@@ -26,6 +26,7 @@ from vlplatform import attention
 from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.multi_head import MultiHeadAttention
 from vlplatform.data.scenes import scene
+from vlplatform.errors import UserError
 from vlplatform.geometry import Geometry
 from vlplatform.interpret import draw
 from vlplatform.interpret.capture import capture, evaluating
@@ -157,6 +158,41 @@ def cost(mechanism: Mechanism, socket: attention.Socket) -> str:
     return f"{count}, {operator.macs(*given) / 1e9:.3f} G multiply–adds at {at}"
 
 
+def abilities(mechanism: Mechanism) -> str:
+    """What a token mechanism needs and can do, by trying it."""
+    module = attention.build(mechanism.name, dim=16, heads=2, socket="token").eval()
+    tokens, other = torch.randn(1, 4, 16), torch.randn(1, 3, 16)
+    corners = torch.tensor([[0.0, 0, 1, 1], [0, 0, 2, 1], [1, 1, 3, 2], [2, 0, 3, 3]])[None]
+    kinds: dict[str, tuple[Any, Any]] = {
+        "nothing": (None, None),
+        "geometry, points at least": (Geometry.from_points(corners[..., :2]), Geometry.from_points(corners[:, :3, :2])),
+        "geometry with boxes": (Geometry.from_boxes(corners), Geometry.from_boxes(corners[:, :3])),
+        "geometry and the picture's size": (
+            Geometry.from_boxes(corners, (3.0, 3.0)),
+            Geometry.from_boxes(corners[:, :3], (3.0, 3.0)),
+        ),
+        "a grid": (Geometry.from_grid(2, 2), Geometry.from_grid(1, 3)),
+    }
+
+    def works(*arguments: Tensor, **named: Any) -> bool:
+        try:
+            with torch.no_grad():
+                module(*arguments, **named)
+        except UserError:
+            return False
+        return True
+
+    need = next(kind for kind, (own, _) in kinds.items() if works(tokens, geometry=own))
+    own, its = kinds[need]
+    can = [
+        "causal calls and caches" if works(tokens, geometry=own, causal=True) else "no causal calls",
+        "keys of another sequence"
+        if works(tokens, other, geometry=None if own is None else (own, its))
+        else "self-attention only",
+    ]
+    return f"Needs {need}; {', '.join(can)}"
+
+
 def source(mechanism: Mechanism) -> str:
     """Paper and equations."""
     mark = "eq. " if mechanism.equations[:1].isdigit() else ""
@@ -179,6 +215,7 @@ def entry(mechanism: Mechanism, socket: attention.Socket, pictures: bool) -> str
         "",
         f"* Sockets: {', '.join(mechanism.sockets)}" + (f"; also called {', '.join(families)}" if families else ""),
         f"* Kind: {'score term, combines with others' if mechanism.term else 'module of its own'}",
+        *([f"* {abilities(mechanism)}"] if socket == "token" else []),
         f"* Cost: {cost(mechanism, socket)}",
         f"* Settings: {settings}",
     ]
@@ -196,6 +233,11 @@ def page(pictures: bool) -> str:
         "enlarged. They show what an idea does, not what a trained model has learnt. Colours run from the least weight "
         "to the greatest, however close they are (acf2d's softmax of weights, say, is nearly flat); the red dot is the "
         "query. Sources in full: [README](../README.md#references).\n",
+        "Over tokens, `eta` and `gbc` have a residual and norm around each of their attentions inside, `msa` and "
+        "`mdsa` one in each branch (`form=code`) and expect another around them. Layers that count their depth (Swin's shift, "
+        "ACF's growth, `abs_pe` at the bottom) take it from `depth=Depth(layer, shared)`, which `vlplatform.layers` "
+        "passes along. A decoder's step is given the new tokens and a `Cache`; its geometry, if any, is a pair: of the "
+        "new tokens, and of all so far.\n",
     ]
     for socket in ORDER:
         members = [m for m in attention.catalogue().values() if m.sockets[0] == socket]

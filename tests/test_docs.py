@@ -54,6 +54,12 @@ def test_commands_are_understood(line):
             compose.compose(arguments.overrides)
 
 
+def test_the_readme_attention_runs(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    code = "".join(block for block in blocks if "Window" not in block)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
 def test_the_readme_mechanism_trains(tmp_path):
     block = next(b for b in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "Window" in b)
     code = block + (

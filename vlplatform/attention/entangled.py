@@ -348,7 +348,11 @@ def _entangled(
     variant: Variant = "eta",
     memory_dims: tuple[int, int] | None = None,
 ) -> nn.Module:
-    """Entangled attention or an ablation of it.
+    """Entangled attention (eq. 2.8–2.12), or an ablation of it.
+
+    With a the queries, V and S the memories, and A the norm of the residual sum around multi-head attention:
+    ``g_s = A(a, S)``, ``v = A(g_s, V)``, ``g_v = A(a, V)``, ``s = A(g_v, S)``, ``c = σ(W_c [g_s, g_v, a])``,
+    ``e = f(v) ∘ c + f(s) ∘ (1 − c)``.
 
     Args:
         dim: Model width D.

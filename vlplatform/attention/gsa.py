@@ -134,7 +134,7 @@ def _normalized(
     dropout: float = 0.0,
     memory_dim: int | None = None,
 ) -> nn.Module:
-    """NG-SAN's attention: ``Q̂ Kᵀ / √d + φ``.
+    """NG-SAN's attention: ``softmax(IN(Q) Kᵀ / √d + φ(Q', K', G)) V``, the terms ``nsa`` and ``gsa``.
 
     Args:
         dim: Model width D.

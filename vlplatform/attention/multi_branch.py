@@ -156,7 +156,10 @@ def _multi_branch(
     dropout: float = 0.0,
     memory_dim: int | None = None,
 ) -> nn.Module:
-    """Branches of one mechanism.
+    """``(1/M) Σ_j β_j b_j`` over M branches of one mechanism: see :class:`MultiBranch`.
+
+    With ``form=code`` ``b_j = LN_j(x + dropout(A_j(x)))``, with ``form=paper`` ``b_j = A_j(x)``; in training
+    ``β_j = 1[U_j ≥ ρ] / (1 − ρ)``, in evaluation 1.
 
     Args:
         dim: Model width D.
@@ -189,6 +192,8 @@ def _distance_sensitive(
     memory_dim: int | None = None,
 ) -> nn.Module:
     """MD-SAN's attention: branches of distance-sensitive attention.
+
+    ``(1/M) Σ_j β_j LN_j(x + dropout(A_j(x)))`` with ``E_i = ReLU(q_i k_iᵀ / √d) ∘ R_i`` in A_j: see ``msa``, ``dsa``.
 
     Args:
         dim: Model width D.

@@ -507,7 +507,9 @@ def _with_terms(
     terms: list[Any] | None = None,
     memory_dim: int | None = None,
 ) -> nn.Module:
-    """Multi-head attention with a list of score terms.
+    """``W_o concat_i softmax(q_i k_iᵀ / √d) v_i``, and the host of all score terms.
+
+    Terms are listed in ``terms``, or their names joined by a plus (``attn=nsa+gsa``).
 
     Args:
         dim: Model width D.
@@ -538,19 +540,42 @@ def _with_terms(
 
 
 def _many_heads(dim: int, *, heads: int = 8, times: int = 3, bias: bool = True, dropout: float = 0.0) -> nn.Module:
-    """As many heads of the same width ``times`` over."""
+    """``times`` · h heads of width D / h: ``W_o`` reads ``times`` · D numbers.
+
+    Args:
+        dim: Model width D.
+        heads: h.
+        times: How many times as many heads.
+        bias: The four projections have biases.
+        dropout: Rate at which attention weights are dropped.
+    """
     return MultiHeadAttention(
         dim, heads=heads * times, head_dim=sizes_of(dim, heads, None, None).key_dim, bias=bias, dropout=dropout
     )
 
 
 def _extended(dim: int, *, heads: int = 8, bias: bool = True, dropout: float = 0.0) -> nn.Module:
-    """Queries and keys of each head as wide as the model."""
+    """``softmax(q_i k_iᵀ / √D) v_i`` with queries and keys of each head as wide as the model.
+
+    Args:
+        dim: Model width D.
+        heads: Heads h.
+        bias: The four projections have biases.
+        dropout: Rate at which attention weights are dropped.
+    """
     return MultiHeadAttention(dim, heads=heads, key_dim=dim, bias=bias, dropout=dropout)
 
 
 def _large(dim: int, *, heads: int = 8, times: int = 3, bias: bool = True, dropout: float = 0.0) -> nn.Module:
-    """As many heads, each ``times`` as wide."""
+    """h heads of width ``times`` · D / h.
+
+    Args:
+        dim: Model width D.
+        heads: Heads h.
+        times: How many times as wide.
+        bias: The four projections have biases.
+        dropout: Rate at which attention weights are dropped.
+    """
     width = times * sizes_of(dim, heads, None, None).key_dim
     return MultiHeadAttention(dim, heads=heads, head_dim=width, bias=bias, dropout=dropout)
 
