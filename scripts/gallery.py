@@ -233,11 +233,11 @@ def page(pictures: bool) -> str:
         "enlarged. They show what an idea does, not what a trained model has learnt. Colours run from the least weight "
         "to the greatest, however close they are (acf2d's softmax of weights, say, is nearly flat); the red dot is the "
         "query. Sources in full: [README](../README.md#references).\n",
-        "Over tokens, `eta` and `gbc` have a residual and norm around each of their attentions inside, `msa` and "
-        "`mdsa` one in each branch (`form=code`) and expect another around them. Layers that count their depth (Swin's shift, "
-        "ACF's growth, `abs_pe` at the bottom) take it from `depth=Depth(layer, shared)`, which `vlplatform.layers` "
-        "passes along. A decoder's step is given the new tokens and a `Cache`; its geometry, if any, is a pair: of the "
-        "new tokens, and of all so far.\n",
+        "Over tokens, `eta` and `gbc` have a residual and norm around each of their attentions inside; `msa` and "
+        "`mdsa` have one in each branch (`form=code`) and expect another around them. Layers that count their depth "
+        "(Swin's shift, ACF's growth, `abs_pe` at the bottom) take it from `depth=Depth(layer, shared)`, which "
+        "`vlplatform.layers` passes along. A decoder's step is given the new tokens and a `Cache`; its geometry, if "
+        "any, is a pair: of the new tokens, and of all so far.\n",
     ]
     for socket in ORDER:
         members = [m for m in attention.catalogue().values() if m.sockets[0] == socket]
