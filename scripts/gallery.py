@@ -184,8 +184,10 @@ def abilities(mechanism: Mechanism) -> str:
 
     need = next(kind for kind, (own, _) in kinds.items() if works(tokens, geometry=own))
     own, its = kinds[need]
+    causal = works(tokens, geometry=own, causal=True)
+    cached = causal and works(tokens, geometry=own, causal=True, cache=attention.Cache())
     can = [
-        "causal calls and caches" if works(tokens, geometry=own, causal=True) else "no causal calls",
+        "causal calls and caches" if cached else "causal calls" if causal else "no causal calls",
         "keys of another sequence"
         if works(tokens, other, geometry=None if own is None else (own, its))
         else "self-attention only",
