@@ -62,7 +62,7 @@ def test_relative_boxes_ignore_scale_and_shift(scale: float, x: float, y: float)
 def test_relative_boxes_by_hand() -> None:
     boxes = torch.tensor([[0.0, 0, 2, 4], [6, 0, 10, 8]])
     got = geometry.relative_boxes(boxes)
-    expected = [math.log(7 / 2), math.log(2 / 4), math.log(4 / 2), math.log(8 / 4)]
+    expected = [math.log(7 / 2), math.log(2 / 4), math.log(2 / 4), math.log(4 / 8)]  # sides of the query over the key's
     torch.testing.assert_close(got[0, 1], torch.tensor(expected))
     torch.testing.assert_close(got[0, 0], torch.tensor([math.log(1e-3), math.log(1e-3), 0, 0]))
 

@@ -188,7 +188,7 @@ def clusters(module: nn.Module, x: Tensor, depth: Depth | None = None, **argumen
     """C, or C̃ above the lowest layer, of an attention whose clusters grow."""
     depth = Depth() if depth is None else depth
     module(x, depth=depth, **arguments)
-    return depth.shared[module.terms[0].name]
+    return depth.shared[module.terms[0].name, depth.layer]
 
 
 def binding(module: nn.Module) -> None:

@@ -102,7 +102,7 @@ class _Norm(nn.Module):
     def _update(self, mean: Tensor, variance: Tensor, count: Tensor | int) -> None:
         """The running statistics, unbiased, with momentum 0.1 as ``BatchNorm1d``."""
         freedom = (count - 1).clamp_min(1) if isinstance(count, Tensor) else max(count - 1, 1)
-        unbiased = variance * (count / freedom)
+        unbiased = variance * count / freedom
         self.get_buffer("running_mean").lerp_(mean.to(self.get_buffer("running_mean").dtype), 0.1)
         self.get_buffer("running_var").lerp_(unbiased.to(self.get_buffer("running_var").dtype), 0.1)
 
