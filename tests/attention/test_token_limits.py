@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from token_cases import attention, boxes
+from random_calls import attention, boxes
 from torch import Tensor, nn
 
 from vlplatform.attention.kernels import using

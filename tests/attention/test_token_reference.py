@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_calls import HEADS, LENGTHS, Case, attention, cases
 from reference import token_attention as slow
 from reference import token_geometry as of_boxes
 from reference import token_places as of_places
-from token_cases import HEADS, LENGTHS, Case, attention, cases
 
 from vlplatform.attention.score_term import Depth
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from suite_cases import CASES, DIM, PATHS, Case
+from token_mechanisms import CASES, DIM, PATHS, Case
 from torch import Tensor
 
 from vlplatform.attention import catalogue

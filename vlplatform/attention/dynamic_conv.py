@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlplatform.attention.cache import Cache
-from vlplatform.attention.kernels.band import dense
+from vlplatform.attention.kernels.band import dense, skew
 from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.score_term import Depth, forbidden
 from vlplatform.errors import UserError
@@ -43,7 +43,7 @@ def dynamic_convolution(x: Tensor, weights: Tensor, *, causal: bool = False) -> 
     if before < 0:
         x, before = x[:, -before:], 0
     if not isinstance(length, int) or length <= _WHOLE:  # a program exported for any length has no int here
-        band = _band(weights.transpose(1, 2))[..., before : before + x.shape[1]]  # (B or 1, h, N, M)
+        band = skew(weights.transpose(1, 2))[..., before : before + x.shape[1]]  # (B or 1, h, N, M)
         mixed = band @ x.unflatten(2, (heads, -1)).transpose(1, 2)
         return mixed.transpose(1, 2).flatten(2)
     block = max(_BLOCK, kernel - 1)
@@ -51,7 +51,7 @@ def dynamic_convolution(x: Tensor, weights: Tensor, *, causal: bool = False) -> 
     rows = F.pad(weights, (0, 0, 0, 0, 0, blocks * block - length)).unflatten(1, (blocks, block))
     own = F.pad(x, (0, 0, before, (blocks + 1) * block - x.shape[1] - before)).unflatten(1, (blocks + 1, block))
     reached = torch.cat((own[:, :-1], own[:, 1:, : kernel - 1]), 2)  # (B, blocks, block + K − 1, D)
-    mixed = _band(rows.transpose(2, 3)) @ reached.unflatten(3, (heads, -1)).transpose(2, 3)
+    mixed = skew(rows.transpose(2, 3)) @ reached.unflatten(3, (heads, -1)).transpose(2, 3)
     return mixed.transpose(2, 3).flatten(1, 2).flatten(2)[:, :length]
 
 
@@ -91,16 +91,6 @@ def inside(real: Tensor, queries: int, kernel: int, *, causal: bool = False) -> 
 
 def _before(kernel: int, causal: bool) -> int:
     return kernel - 1 if causal else (kernel - 1) // 2
-
-
-def _band(taps: Tensor) -> Tensor:
-    """Filters (..., L, K) as the matrix (..., L, L + K − 1) whose row i holds filter i from column i on.
-
-    A view of a padded copy: rows of L + K values, read as rows of one fewer.
-    """
-    rows, kernel = taps.shape[-2:]
-    padded = F.pad(taps, (0, rows)).flatten(-2)
-    return padded[..., : rows * (rows + kernel - 1)].unflatten(-1, (rows, rows + kernel - 1))
 
 
 class _Convolution(nn.Module):

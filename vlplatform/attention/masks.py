@@ -41,6 +41,11 @@ def causal(queries: int, keys: int, first: int, device: torch.device) -> Tensor:
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(first)
 
 
+def alive(rows: Tensor, allowed: Tensor | None) -> Tensor:
+    """``rows`` (B, h, N, ·) with zeros in those that may attend to nothing."""
+    return rows if allowed is None else rows.masked_fill(~allowed.any(-1, keepdim=True), 0)
+
+
 def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     """What both allow; none where nothing is forbidden."""
     if a is None or b is None:

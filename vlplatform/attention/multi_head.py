@@ -18,7 +18,6 @@ from vlplatform.attention import masks
 from vlplatform.attention.cache import Cache
 from vlplatform.attention.kernels import fused_wanted, path
 from vlplatform.attention.kernels.blocks import Piece, by_blocks, drop, plan
-from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.score_term import Block, Call, Depth, Operand, ScoreTerm, Sizes, forbidden
 from vlplatform.errors import UserError
 from vlplatform.geometry import Geometry
@@ -116,19 +115,19 @@ class MultiHeadAttention(nn.Module):
         if attended.shape[0] != query.shape[0]:
             attended = attended.unflatten(1, (-1, query.shape[1])).flatten(0, 1)
         out = self.output(attended)
-        seen = self._seen(call, operands)
-        if seen is not None and (call.masked or cache is not None):
-            dead = (~seen.any(-1)).all(1)[..., None]  # (B or 1, N or 1, 1): no head has any key
+        if call.masked:  # else each query sees itself at least
+            dead = (~self._seen(call, operands).any(-1)).all(1)[..., None]  # (B or 1, N or 1, 1): no head has any key
             if dead.shape[0] not in (1, out.shape[0]):
                 dead = dead.repeat_interleave(out.shape[0] // dead.shape[0], 0)
             out = out.masked_fill(dead, 0)
         return out
 
-    def _seen(self, call: Call, operands: list[dict[str, Operand]]) -> Tensor | None:
-        """What the mask, causality and the terms allow together; none where nothing is forbidden."""
+    def _seen(self, call: Call, operands: list[dict[str, Operand]]) -> Tensor:
+        """What the mask, causality and the terms allow together."""
         seen = call.allowed
+        assert seen is not None
         for term, own in zip(self._terms(), operands):
-            if seen is not None and term.acts("visible"):
+            if term.acts("visible"):
                 tensors = {name: operand.tensor for name, operand in own.items()}
                 seen = seen & term.visible(_block_of(call, 0, call.query.shape[1], seen, tensors))
         return seen
@@ -258,7 +257,7 @@ class MultiHeadAttention(nn.Module):
             out = F.scaled_dot_product_attention(
                 q, k, v, None if bare else call.allowed, dropout_p=dropped, is_causal=bare, scale=self.scale
             )
-            return _alive(out, None if bare else call.allowed).transpose(1, 2).flatten(2)
+            return masks.alive(out, None if bare else call.allowed).transpose(1, 2).flatten(2)
         whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
         if terms and fused_wanted(q):
             if self._bytes(call, q, operands) <= _SMALL * _ROOM * torch.get_num_threads():
@@ -267,7 +266,7 @@ class MultiHeadAttention(nn.Module):
         if path() != "plain" and not any(term.acts(p) for term in terms for p in ("modulate", "weights", "output")):
             bias = self._dense_bias(call, operands, q)
             out = F.scaled_dot_product_attention(q, k, v, bias, dropout_p=dropped, scale=self.scale)
-            return _alive(out, bias > forbidden(bias.dtype)).transpose(1, 2).flatten(2)
+            return masks.alive(out, bias > forbidden(bias.dtype)).transpose(1, 2).flatten(2)
         return self._block(call, 0, (q, k, v, call.allowed), whole, dropped)
 
     def _bytes(self, call: Call, q: Tensor, operands: list[dict[str, Operand]]) -> int:
@@ -369,13 +368,13 @@ class MultiHeadAttention(nn.Module):
             if term.acts("weights"):
                 weights = term.weights(weights, block)
         if kept is not None:
-            kept.append(_alive(weights, allowed))
+            kept.append(masks.alive(weights, allowed))
         weights = drop(weights, dropped, seed).to(v.dtype)
         out = weights @ v
         for term, block in acting:
             if term.acts("output"):
                 out = out + term.output(weights, block)
-        return _alive(out, allowed).transpose(1, 2).flatten(2)
+        return masks.alive(out, allowed).transpose(1, 2).flatten(2)
 
     def _check(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> None:
         for name, tokens, width in (
@@ -488,129 +487,3 @@ def _repeated(call: Call, groups: int) -> Call:
     pair = None if call.geometry is None else (of(call.geometry[0]), of(call.geometry[1]))
     key = call.key.repeat_interleave(groups, 0)
     return dataclasses.replace(call, key=key, real_key=maybe(call.real_key), allowed=maybe(call.allowed), geometry=pair)
-
-
-def _alive(rows: Tensor, allowed: Tensor | None) -> Tensor:
-    """``rows`` (B, h, N, ·) with zeros in those that may attend to nothing."""
-    return rows if allowed is None else rows.masked_fill(~allowed.any(-1, keepdim=True), 0)
-
-
-def _with_terms(
-    dim: int,
-    *,
-    heads: int = 8,
-    head_dim: int | None = None,
-    key_dim: int | None = None,
-    bias: bool = True,
-    scale: Scale = "head",
-    dropout: float = 0.0,
-    terms: list[Any] | None = None,
-    memory_dim: int | None = None,
-) -> nn.Module:
-    """``W_o concat_i softmax(q_i k_iᵀ / √d) v_i``, and the host of all score terms.
-
-    Terms are listed in ``terms``, or their names joined by a plus (``attn=nsa+gsa``).
-
-    Args:
-        dim: Model width D.
-        heads: Heads h.
-        head_dim: Width of one head's query, key and value; D / h unless given.
-        key_dim: Width of one head's query and key, where it differs.
-        bias: The four projections have biases.
-        scale: Logits are divided by the root of the head's width or of the model's.
-        dropout: Rate at which attention weights are dropped.
-        terms: Names of score terms, each alone or with its settings: [nsa, {name: dsa, distance: euclidean}].
-        memory_dim: Width of the keys' tokens.
-    """
-    from vlplatform.attention import composition
-
-    sizes = sizes_of(dim, heads, head_dim, key_dim, scale, memory_dim)
-    made = composition.terms(terms or [], sizes)
-    return MultiHeadAttention(
-        dim,
-        heads=heads,
-        head_dim=head_dim,
-        key_dim=key_dim,
-        bias=bias,
-        scale=scale,
-        dropout=dropout,
-        memory_dim=memory_dim,
-        terms=made,
-    )
-
-
-def _many_heads(dim: int, *, heads: int = 8, times: int = 3, bias: bool = True, dropout: float = 0.0) -> nn.Module:
-    """``times`` · h heads of width D / h: ``W_o`` reads ``times`` · D numbers.
-
-    Args:
-        dim: Model width D.
-        heads: h.
-        times: How many times as many heads.
-        bias: The four projections have biases.
-        dropout: Rate at which attention weights are dropped.
-    """
-    return MultiHeadAttention(
-        dim, heads=heads * times, head_dim=sizes_of(dim, heads, None, None).key_dim, bias=bias, dropout=dropout
-    )
-
-
-def _extended(dim: int, *, heads: int = 8, bias: bool = True, dropout: float = 0.0) -> nn.Module:
-    """``softmax(q_i k_iᵀ / √D) v_i`` with queries and keys of each head as wide as the model.
-
-    Args:
-        dim: Model width D.
-        heads: Heads h.
-        bias: The four projections have biases.
-        dropout: Rate at which attention weights are dropped.
-    """
-    return MultiHeadAttention(dim, heads=heads, key_dim=dim, bias=bias, dropout=dropout)
-
-
-def _large(dim: int, *, heads: int = 8, times: int = 3, bias: bool = True, dropout: float = 0.0) -> nn.Module:
-    """h heads of width ``times`` · D / h.
-
-    Args:
-        dim: Model width D.
-        heads: Heads h.
-        times: How many times as wide.
-        bias: The four projections have biases.
-        dropout: Rate at which attention weights are dropped.
-    """
-    width = times * sizes_of(dim, heads, None, None).key_dim
-    return MultiHeadAttention(dim, heads=heads, head_dim=width, bias=bias, dropout=dropout)
-
-
-MECHANISMS = (
-    Mechanism(
-        name="sa",
-        build=_with_terms,
-        sockets=("token",),
-        summary="multi-head scaled dot-product attention",
-        paper="Vaswani et al. 2017",
-        equations="§3.2",
-    ),
-    Mechanism(
-        name="mh_heads",
-        build=_many_heads,
-        sockets=("token",),
-        summary="three times as many heads of the same width",
-        paper="MD-SAN",
-        equations="table X",
-    ),
-    Mechanism(
-        name="extend_qk",
-        build=_extended,
-        sockets=("token",),
-        summary="queries and keys of each head as wide as the model",
-        paper="MD-SAN",
-        equations="table X",
-    ),
-    Mechanism(
-        name="large",
-        build=_large,
-        sockets=("token",),
-        summary="heads three times as wide",
-        paper="MD-SAN",
-        equations="table X",
-    ),
-)

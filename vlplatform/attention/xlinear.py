@@ -187,8 +187,8 @@ class XLinear(nn.Module):
         own_cache = None if cache is None else cache.copy()  # looking changes nothing
         q, _, k, _, allowed = self._prepare(query, key, value, mask, causal, own_cache)
         weights, gate = self._distributions(self._heads(q), k, allowed, self.dropout if self.training else 0.0, None)
-        weights = _alive(weights, allowed)
-        gate = None if gate is None else _alive(gate, allowed)
+        weights = masks.alive(weights, allowed)
+        gate = None if gate is None else masks.alive(gate, allowed)
 
         def ungrouped(rows: Tensor) -> Tensor:
             return rows.unflatten(2, (-1, query.shape[1])).transpose(1, 2).flatten(0, 1)
@@ -335,7 +335,7 @@ class XLinear(nn.Module):
             out = out * gate
         out = out.transpose(1, 2)  # (b, R, h, d)
         out = out if u is None else out * u.unflatten(-1, out.shape[2:])
-        return _alive(out.transpose(1, 2), allowed).transpose(1, 2).flatten(2)
+        return masks.alive(out.transpose(1, 2), allowed).transpose(1, 2).flatten(2)
 
     def _distributions(
         self, q: Tensor, k: Tensor, allowed: Tensor | None, rate: float, seed: int | None
@@ -602,11 +602,6 @@ def _side_by_side(wide: Sequence[Tensor | None], counts: Sequence[int]) -> Tenso
     shape = torch.broadcast_shapes(*(m.shape[:3] for m in wide if m is not None))
     full = [some.new_ones(()) if m is None else m for m in wide]
     return torch.cat([m.expand(*shape, count) for m, count in zip(full, counts)], -1)
-
-
-def _alive(rows: Tensor, allowed: Tensor | None) -> Tensor:
-    """``rows`` (B, h, N, ·) with zeros in those that may attend to nothing."""
-    return rows if allowed is None else rows.masked_fill(~allowed.any(-1, keepdim=True), 0)
 
 
 MECHANISMS = (
