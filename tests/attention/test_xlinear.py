@@ -17,8 +17,10 @@ from vlplatform.attention import build, catalogue
 from vlplatform.attention import xlinear as module_of_xlinear
 from vlplatform.attention.cache import Cache
 from vlplatform.attention.kernels import using
-from vlplatform.attention.xlinear import XLinear, XLinearStack, from_official
+from vlplatform.attention.xlinear import XLinear
+from vlplatform.attention.xlinear_stack import XLinearStack
 from vlplatform.errors import UserError
+from vlplatform.layers.official import xlinear_names
 
 
 def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
@@ -57,7 +59,7 @@ def small_blocks(monkeypatch):
 
 def official(shared: Path, case: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     tensors = load_file(shared / f"reference/golden/{case}.safetensors")
-    return tensors, from_official({name[2:]: tensor for name, tensor in tensors.items() if name.startswith("w.")})
+    return tensors, xlinear_names({name[2:]: tensor for name, tensor in tensors.items() if name.startswith("w.")})
 
 
 def as_published(actual: Tensor, expected: Tensor) -> None:
@@ -508,7 +510,7 @@ def test_the_catalogue_has_it():
 
 def test_official_names_leave_out_what_is_thrown_away():
     weights = {"in_proj_v1.0.weight": torch.ones(1), "in_proj_q.0.bias": torch.ones(1)}
-    assert set(from_official(weights)) == {"query.map.bias"}
+    assert set(xlinear_names(weights)) == {"query.map.bias"}
     stacked = {"layers.1.encoder_attn.in_proj_k.2.bias": torch.ones(1), "bifeat_emb.0.0.bias": torch.ones(1)}
-    assert set(from_official(stacked)) == {"blocks.1.key.norm.bias", "updates.0.map.bias"}
-    assert np.all([name in from_official({name: torch.ones(1)}) for name in ("other.weight",)])
+    assert set(xlinear_names(stacked)) == {"blocks.1.key.norm.bias", "updates.0.map.bias"}
+    assert np.all([name in xlinear_names({name: torch.ones(1)}) for name in ("other.weight",)])

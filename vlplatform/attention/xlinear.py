@@ -6,8 +6,7 @@ JDAI-CV/image-captioning. Shapes: B batch, h heads, N queries, M keys, D model w
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -28,29 +27,6 @@ Activation = Literal["celu", "relu", "elu"]
 Tokens = Tensor | Sequence[Tensor]
 Mask = Tensor | Sequence[Tensor | None] | None
 _ROOM = 1 << 22  # bytes of a block's bilinear features per thread
-
-OFFICIAL: Mapping[str, str] = {
-    "in_proj_q.0": "query.map",
-    "in_proj_q.2": "query.norm",
-    "in_proj_k.0": "key.map",
-    "in_proj_k.2": "key.norm",
-    "in_proj_v1.0": "value_query.map",
-    "in_proj_v1.2": "value_query.norm",
-    "in_proj_v2.0": "value.map",
-    "in_proj_v2.2": "value.norm",
-    "attn_net.attention_basic.0": "middle",
-    "attn_net.attention_last": "spatial",
-    "attn_net.attention_last2": "channel",
-}
-"""The authors' names of a block's modules → ours."""
-
-_OFFICIAL_STACK = (
-    (r"^layers\.(\d+)\.encoder_attn\.", r"blocks.\1."),
-    (r"^bifeat_emb\.(\d+)\.0\.", r"updates.\1.map."),
-    (r"^layer_norms\.(\d+)\.", r"updates.\1.norm."),
-    (r"^proj\.", "joined."),
-    (r"^layer_norm\.", "norm."),
-)
 
 
 class XLinear(nn.Module):
@@ -106,7 +82,7 @@ class XLinear(nn.Module):
         mid = max(1, width // 2) if mid is None else mid
         if mid < 1 or (memory_dim is not None and memory_dim < 1):
             raise ValueError(f"mid={mid} and memory_dim={memory_dim} must be at least 1")
-        _check_rates(dropout=dropout)
+        check_rates(dropout=dropout)
         self.dim, self.heads, self.dropout, self.memory_dim = dim, heads, dropout, memory_dim or dim
 
         def embedding(from_dim: int) -> _Embedding:
@@ -216,7 +192,7 @@ class XLinear(nn.Module):
         cache: Cache | None,
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]:
         """Q and U (B', r · N, D), K and V (B', h, M, d), and what is allowed (B' or 1, h or 1, r · N or 1, M)."""
-        _check_tokens("query", query, self.dim)
+        check_tokens("query", query, self.dim)
         own, queries = key is None, query.shape[1]
         keys, values, given = self._memories(query, key, value, mask)
         batch = keys[0].shape[0]
@@ -248,7 +224,7 @@ class XLinear(nn.Module):
         if key is None:
             if value is not None:
                 raise UserError("value was given without key: give both, or neither for self-attention.")
-            _check_tokens("query", query, self.memory_dim)
+            check_tokens("query", query, self.memory_dim)
             key = query
         if isinstance(key, Tensor):
             several, keys = False, [key]
@@ -266,8 +242,8 @@ class XLinear(nn.Module):
                 f"key has {len(keys)} memories, value {len(values)} and mask {len(given)}; expected as many of each."
             )
         for memory, its_value in zip(keys, values):
-            _check_tokens("key", memory, self.memory_dim)
-            _check_tokens("value", its_value, self.memory_dim)
+            check_tokens("key", memory, self.memory_dim)
+            check_tokens("value", its_value, self.memory_dim)
             size = memory.shape[0]
             if size != keys[0].shape[0] or not size or query.shape[0] % size:
                 raise UserError(f"query has a batch of {query.shape[0]}, key of {size}; expected a divisor of it.")
@@ -362,114 +338,6 @@ class XLinear(nn.Module):
         return logits.softmax(-1), None if self.channel is None else self.channel(pooled).sigmoid()
 
 
-class XLinearStack(nn.Module):
-    """Encoder of X-Linear blocks that update their keys and values (eq. 7, 8 and 10).
-
-    From v̂^0, the mean of the real tokens x_i, for m = 1, 2, …::
-
-        v̂^m = XLinear(v̂^{m−1}, x^{m−1})          x_i^m = LN(x_i^{m−1} + ReLU(W_m [v̂^m ; x_i^{m−1}]))
-
-    and at last ``LN(W_G [v̂^0 ; v̂^1 ; …])`` for the whole.
-
-    Where we differ from the text: the defaults are the authors' code. The paper updates keys and values by maps of
-    their own (``separate=True``), and has no normalisation after W_G (``norm=False``). The code's rates of dropout
-    are 0.1 (``dropout``), 0.5 (``block_dropout``) and 0.3 (``update_dropout``). Both know the blocks' number as 4,
-    the paper's 1 + M with M = 3.
-
-    Args:
-        dim: Model width D.
-        layers: Number of blocks.
-        heads: As in :class:`XLinear`, like the next five.
-        mid: See there.
-        activation: See there.
-        alpha: See there.
-        group_norm: See there.
-        gate: See there.
-        dropout: See there.
-        block_dropout: Rate at which entries of v̂^m are dropped.
-        update_dropout: Rate at which entries of an update are dropped.
-        separate: Keys and values are two streams, each with maps of its own.
-        norm: Layer normalisation after W_G.
-
-    Raises:
-        ValueError: What :class:`XLinear` refuses, or a number out of range.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        layers: int = 4,
-        heads: int = 8,
-        mid: int | None = None,
-        activation: Activation = "celu",
-        alpha: float | None = None,
-        group_norm: bool = True,
-        gate: bool = True,
-        dropout: float = 0.0,
-        block_dropout: float = 0.0,
-        update_dropout: float = 0.0,
-        separate: bool = False,
-        norm: bool = True,
-    ) -> None:
-        super().__init__()
-        if layers < 1:
-            raise ValueError(f"layers={layers} must be at least 1")
-        _check_rates(block_dropout=block_dropout, update_dropout=update_dropout)
-        self.block_dropout = block_dropout
-
-        def block() -> XLinear:
-            options: dict[str, Any] = {"heads": heads, "mid": mid, "activation": activation, "alpha": alpha}
-            return XLinear(dim, **options, group_norm=group_norm, gate=gate, dropout=dropout)
-
-        def updates() -> nn.ModuleList:
-            return nn.ModuleList([_Update(dim, update_dropout) for _ in range(layers)])
-
-        self.blocks = nn.ModuleList([block() for _ in range(layers)])
-        self.updates = updates()
-        self.key_updates = updates() if separate else None
-        self.joined = nn.Linear(dim * (layers + 1), dim)
-        self.norm = nn.LayerNorm(dim) if norm else None
-
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The whole (B, D) and the enhanced tokens (B, N, D); an item without any real token has means of 0.
-
-        Args:
-            tokens: (B, N, D).
-            mask: (B, N) booleans, true where a token is real; the others are updated too, but nothing reads them.
-
-        Raises:
-            UserError: A width, shape or type that does not fit.
-        """
-        _check_tokens("tokens", tokens, self.joined.out_features)
-        if mask is None:
-            whole = tokens.mean(1, keepdim=True)
-        else:
-            if mask.dtype != torch.bool or mask.shape != tokens.shape[:2]:
-                raise UserError(
-                    f"mask has shape {tuple(mask.shape)} and type {mask.dtype}; expected booleans of shape "
-                    f"{tuple(tokens.shape[:2])}."
-                )
-            tokens = tokens.masked_fill(~mask[..., None] & ~tokens.isfinite(), 0)  # NaN would reach gradients
-            whole = tokens.masked_fill(~mask[..., None], 0).sum(1, keepdim=True)
-            whole = whole / mask.sum(1).clamp_min(1)[:, None, None]
-        keys, wholes = tokens, [whole]
-        for i, block in enumerate(self.blocks):
-            whole = F.dropout(block(whole, keys, tokens, mask=mask), self.block_dropout, self.training)
-            tokens = self.updates[i](whole, tokens)
-            keys = tokens if self.key_updates is None else self.key_updates[i](whole, keys)
-            wholes.append(whole)
-        joined = self.joined(torch.cat(wholes, -1).squeeze(1))
-        return joined if self.norm is None else self.norm(joined), tokens
-
-    def macs(self, tokens: int) -> int:
-        """Multiply–adds for one item with N tokens."""
-        dim = self.joined.out_features
-        updates = len(self.updates) * (1 if self.key_updates is None else 2)
-        blocks = sum(block.macs(1, tokens) for block in self.blocks if isinstance(block, XLinear))
-        return blocks + updates * (tokens + 1) * dim * dim + self.joined.weight.numel()
-
-
 class _Embedding(nn.Module):
     """Linear map, activation, group normalisation of each token."""
 
@@ -500,22 +368,6 @@ class _Embedding(nn.Module):
             out.unflatten(-1, (norm.num_groups, -1)), (out.shape[-1] // norm.num_groups,), eps=norm.eps
         )
         return torch.addcmul(norm.bias, parts.flatten(-2), norm.weight)
-
-
-class _Update(nn.Module):
-    """``LN(x_i + dropout(ReLU(W [v̂ ; x_i])))``, the two halves of W apart: v̂ is mapped once for all tokens."""
-
-    def __init__(self, dim: int, dropout: float) -> None:
-        super().__init__()
-        self.map = nn.Linear(2 * dim, dim)
-        self.norm = nn.LayerNorm(dim)
-        self.dropout = dropout
-
-    def forward(self, whole: Tensor, tokens: Tensor) -> Tensor:
-        """(B, 1, D) and (B, N, D) → (B, N, D)."""
-        of_whole, of_tokens = self.map.weight.chunk(2, 1)
-        changed = F.linear(tokens, of_tokens) + F.linear(whole, of_whole, self.map.bias)
-        return self.norm(tokens + F.dropout(changed.relu(), self.dropout, self.training))
 
 
 def _pool(pairs: Tensor, share: Tensor | None) -> Tensor:
@@ -560,26 +412,8 @@ class _Bilinear(torch.autograd.Function):
         return of_rows, of_key, None, of_weight, of_bias, of_spatial
 
 
-def from_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A block's or an encoder stack's weights in the authors' checkpoints, under our names.
-
-    Left out: the second embedding of the query (``in_proj_v1``) of a block without channel gate, which their code
-    computes and throws away.
-    """
-    gated = any("attention_last2" in name for name in weights)
-    named: dict[str, Tensor] = {}
-    for name, tensor in weights.items():
-        ours = name
-        for theirs, here in _OFFICIAL_STACK:
-            ours = re.sub(theirs, here, ours)
-        for theirs, here in OFFICIAL.items():
-            ours = re.sub(rf"(^|\.){re.escape(theirs)}\.", rf"\g<1>{here}.", ours)
-        if gated or "value_query" not in ours:
-            named[ours] = tensor
-    return named
-
-
-def _check_tokens(name: str, tokens: Tensor, width: int) -> None:
+def check_tokens(name: str, tokens: Tensor, width: int) -> None:
+    """Refuse what is not (batch, tokens, width), in one sentence."""
     if tokens.ndim != 3 or tokens.shape[-1] != width:
         raise UserError(f"{name} has shape {tuple(tokens.shape)}; expected (batch, tokens, {width}).")
 
@@ -588,7 +422,8 @@ def _form(given: Tokens | Mask) -> str:
     return "one tensor" if isinstance(given, Tensor) else "a list"
 
 
-def _check_rates(**rates: float) -> None:
+def check_rates(**rates: float) -> None:
+    """Refuse rates outside [0, 1) (``ValueError``)."""
     for name, rate in rates.items():
         if not 0 <= rate < 1:
             raise ValueError(f"{name}={rate} must be at least 0 and below 1")

@@ -9,6 +9,7 @@ static ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import torch
@@ -18,7 +19,8 @@ from vlplatform.attention.box_relations import BoxRelations
 from vlplatform.attention.dsa import DistanceSensitive
 from vlplatform.attention.multi_branch import MultiBranch
 from vlplatform.attention.multi_head import MultiHeadAttention, sizes_of
-from vlplatform.attention.xlinear import XLinear, XLinearStack, from_official
+from vlplatform.attention.xlinear import XLinear
+from vlplatform.attention.xlinear_stack import XLinearStack
 from vlplatform.errors import UserError
 from vlplatform.layers.decoder import DecoderLayer
 from vlplatform.layers.encoder import EncoderLayer
@@ -29,6 +31,28 @@ MDSAN_ATTENTION = {"fc_q": "query", "fc_k": "key", "fc_v": "value", "fc_o": "out
 MCAN_ATTENTION = {"linear_q": "query", "linear_k": "key", "linear_v": "value", "linear_merge": "output"}
 MCAN_FEED_FORWARD = {"mlp.fc.linear": "first", "mlp.linear": "second"}
 MCAN_NORM = {"a_2": "weight", "b_2": "bias"}
+XLINEAR: Mapping[str, str] = {
+    "in_proj_q.0": "query.map",
+    "in_proj_q.2": "query.norm",
+    "in_proj_k.0": "key.map",
+    "in_proj_k.2": "key.norm",
+    "in_proj_v1.0": "value_query.map",
+    "in_proj_v1.2": "value_query.norm",
+    "in_proj_v2.0": "value.map",
+    "in_proj_v2.2": "value.norm",
+    "attn_net.attention_basic.0": "middle",
+    "attn_net.attention_last": "spatial",
+    "attn_net.attention_last2": "channel",
+}
+"""The authors' names of a block's modules → ours."""
+
+_XLINEAR_STACK = (
+    (r"^layers\.(\d+)\.encoder_attn\.", r"blocks.\1."),
+    (r"^bifeat_emb\.(\d+)\.0\.", r"updates.\1.map."),
+    (r"^layer_norms\.(\d+)\.", r"updates.\1.norm."),
+    (r"^proj\.", "joined."),
+    (r"^layer_norm\.", "norm."),
+)
 
 
 def mdsan_attention(weights: Weights) -> MultiHeadAttention:
@@ -114,10 +138,29 @@ def ort_attention(weights: Weights) -> MultiHeadAttention:
     return module
 
 
+def xlinear_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A block's or an encoder stack's weights in the authors' checkpoints, under our names.
+
+    Left out: the second embedding of the query (``in_proj_v1``) of a block without channel gate, which their code
+    computes and throws away.
+    """
+    gated = any("attention_last2" in name for name in weights)
+    named: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        ours = name
+        for theirs, here in _XLINEAR_STACK:
+            ours = re.sub(theirs, here, ours)
+        for theirs, here in XLINEAR.items():
+            ours = re.sub(rf"(^|\.){re.escape(theirs)}\.", rf"\g<1>{here}.", ours)
+        if gated or "value_query" not in ours:
+            named[ours] = tensor
+    return named
+
+
 def xlinear_block(weights: Weights) -> XLinear:
     """X-LAN's block ``LowRank``, with one query or many, with channel gate (``SCAtt``) or without (``BasicAtt``)."""
     dim, width = weights["in_proj_q.0.weight"].shape[0], weights["attn_net.attention_basic.0.weight"].shape[1]
-    named = from_official(weights)
+    named = xlinear_names(weights)
     block = XLinear(
         dim,
         heads=dim // width,
@@ -135,7 +178,7 @@ def xlan_encoder(weights: Weights) -> XLinearStack:
     dim = weights[f"{below}in_proj_q.0.weight"].shape[0]
     middle = weights[f"{below}attn_net.attention_basic.0.weight"]
     stack = XLinearStack(dim, layers=_count(weights, "layers."), heads=dim // middle.shape[1], mid=middle.shape[0])
-    _fill(stack, from_official(weights))
+    _fill(stack, xlinear_names(weights))
     return stack
 
 
