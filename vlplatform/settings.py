@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from vlplatform.errors import UserError, nearest
@@ -42,6 +43,27 @@ def parse(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         return cls(**filled)
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
+
+
+def of_words(words: Sequence[str]) -> dict[str, Any]:
+    """The values of ``key=value`` words of a command line: numbers, true, false, null, lists in brackets, else text.
+
+    Raises:
+        UserError: A word without an equals sign, or a key twice.
+    """
+    values: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"'{word}' is not a setting: write key=value.")
+        if key in values:
+            raise UserError(f"{key} is given twice: give it once.")
+        try:
+            values[key] = json.loads(text)
+        except ValueError:
+            items = text[1:-1].split(",") if text[:1] == "[" and text[-1:] == "]" else None
+            values[key] = text if items is None else [item.strip() for item in items if item.strip()]
+    return values
 
 
 @functools.cache

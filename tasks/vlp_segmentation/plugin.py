@@ -46,6 +46,8 @@ class SegmentationPlugin:
         """
         task_settings = typed.parse(SegmentationSettings, sections["task"], "task")
         attn = dict(sections["attn"])
+        if attn.get("name") == "auto":
+            attn["name"] = "bilateral"
         model_class = _choose(sections["model"].get("name", "auto"), attn)
         values = {key: value for key, value in sections["model"].items() if key != "name"}
         model_settings = typed.parse(model_class.Settings, values, "model")

@@ -13,11 +13,11 @@ from PIL import Image
 from torch import Tensor
 
 from vlp_segmentation.models import Labels, SegmentationModel
-from vlp_segmentation.readers.files import read_image
 from vlp_segmentation.testing import InferenceSettings, probabilities
 from vlplatform import settings
 from vlplatform.errors import UserError
 from vlplatform.interpret import draw
+from vlplatform.vision.pictures import read_image
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ COMMANDS = {
     "eval": "score a checkpoint on a data set",
     "predict": "apply a checkpoint to your own files",
     "list": "what there is: attn, tasks, models, data, metrics, recipes",
+    "prepare": "compute the features of pictures once, for data.features=…",
     "doctor": "check the installation, the devices, and a data set",
     "pull": "download published weights",
     "push": "publish a model folder",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -11,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
 from vlp_segmentation.transforms import IGNORE
 from vlplatform.errors import UserError
+from vlplatform.vision.pictures import opened, read_image, read_rgb
 
 _INVALID = 254  # marks raw ids without a class; hence at most 254 classes
 MOST_CLASSES = _INVALID
@@ -124,53 +122,19 @@ def below(root: Path, relative: str, where: Path) -> Path:
     return root / plain
 
 
-_RESTORE = "restore the file or drop it from the split"
-
-
-def read_image(path: Path, remedy: str = _RESTORE) -> Tensor:
-    """A picture (3, H, W) uint8 RGB, upright as its EXIF orientation says, whatever its mode.
-
-    16-bit grey is scaled to 8 bits; transparency is dropped.
-
-    Args:
-        path: The file.
-        remedy: What to do if it cannot be read, for the message.
+def decode(path: Path) -> np.ndarray[Any, Any]:
+    """A mask's pixels as they are stored, (H, W), writable.
 
     Raises:
-        UserError: The file is missing, truncated, or no picture.
+        UserError: The file is missing, truncated, no picture, or one in colour.
     """
-    return torch.from_numpy(decode(path, "RGB", remedy)).permute(2, 0, 1).contiguous()
-
-
-def decode(path: Path, mode: str | None = None, remedy: str = _RESTORE) -> np.ndarray[Any, Any]:
-    """A picture's pixels, (H, W, 3) or (H, W), writable; without ``mode`` those of a mask as they are stored.
-
-    Raises:
-        UserError: The file is missing, truncated, or no picture; for a mask also one in colour.
-    """
-    try:
-        with Image.open(path) as picture:
-            ImageOps.exif_transpose(picture, in_place=True)
-            if mode is None and picture.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
-                raise UserError(
-                    f"{path} is a colour picture ({picture.mode}), not a mask: save class ids as an 8-bit grey or "
-                    "palette PNG."
-                )
-            if mode == "RGB" and picture.mode.startswith("I"):  # 16-bit grey, which Pillow would clip to 8 bits
-                grey = (np.asarray(picture).astype(np.float32) * (255 / 65535)).round().clip(0, 255).astype(np.uint8)
-                return np.repeat(grey[..., None], 3, axis=2)
-            return np.array(picture.convert(mode) if mode not in (None, picture.mode) else picture)
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        struct.error,
-        zlib.error,
-        Image.DecompressionBombError,
-    ) as error:
-        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be decoded ({error})"
-        raise UserError(f"{path} {problem}: {remedy}.") from error
+    with opened(path) as picture:
+        if picture.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
+            raise UserError(
+                f"{path} is a colour picture ({picture.mode}), not a mask: save class ids as an 8-bit grey or "
+                "palette PNG."
+            )
+        return np.array(picture)
 
 
 class IdMask:
@@ -222,7 +186,7 @@ class ColourMask:
         Raises:
             UserError: Unreadable, or with a colour that has no class.
         """
-        pixels = decode(path, "RGB")
+        pixels = read_rgb(path)
         classes = np.full(pixels.shape[:2], _INVALID, dtype=np.uint8)
         for colour, class_id in self.colours.items():
             classes[(pixels == colour).all(-1)] = class_id

@@ -25,11 +25,11 @@ from vlp_segmentation.readers.palette import palette
 from vlp_segmentation.readers.records import Reading, SegmentationData
 from vlp_segmentation.transforms import IGNORE
 from vlplatform.errors import UserError, nearest
+from vlplatform.vision.pictures import SUFFIXES
 
 SUMMARY = "your own pictures: images/, masks/ of class ids, classes.txt"
 
 _SPLITS = ("train", "val", "test")
-_PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
 _MASKS = (".png", ".bmp", ".tif", ".tiff", ".gif")  # lossless ones
 
 _log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def _splits(root: Path) -> tuple[Literal["lists", "folders", "hash"], tuple[str,
 
 
 def _source(root: Path, settings: Settings, kind: str, read_mask: IdMask, split: str) -> Files:
-    images, masks = _index(root / "images", _PICTURES), _index(root / "masks", _MASKS)
+    images, masks = _index(root / "images", SUFFIXES), _index(root / "masks", _MASKS)
     where = root / "images"
     if kind == "lists":
         where = root / f"{split}.txt"

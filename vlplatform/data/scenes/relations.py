@@ -7,9 +7,10 @@ Coordinates are doubled centres (left + right, top + bottom), so that they stay 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from vlplatform.data.scenes.render import Picture
+from vlplatform.data.scenes.render import Box, Picture
+from vlplatform.data.scenes.world import Thing
 
 Look = tuple[str | None, str | None, str | None, str | None]
 """A description by looks: size, colour, texture, shape; None where it is left unsaid."""
@@ -24,13 +25,19 @@ class Facts:
     Things are numbers 0 … n − 1, back to front.
     """
 
-    def __init__(self, picture: Picture) -> None:
-        self.things = picture.things
-        self.numbers = range(len(picture.things))
-        self.x = [left + right for left, _, right, _ in picture.boxes]
-        self.y = [top + bottom for _, top, _, bottom in picture.boxes]
-        self.area = [(right - left) * (bottom - top) for left, top, right, bottom in picture.boxes]
-        self._margin = picture.image.shape[0] // 8  # of doubled centres: a sixteenth of the picture
+    @classmethod
+    def of(cls, picture: Picture) -> Facts:
+        """Of a picture."""
+        return cls(picture.things, picture.boxes, picture.image.shape[0])
+
+    def __init__(self, things: Sequence[Thing], boxes: Sequence[Box], size: int) -> None:
+        """Of things with their visible boxes in a picture of ``size`` × ``size`` pixels."""
+        self.things = things
+        self.numbers = range(len(things))
+        self.x = [left + right for left, _, right, _ in boxes]
+        self.y = [top + bottom for _, top, _, bottom in boxes]
+        self.area = [(right - left) * (bottom - top) for left, top, right, bottom in boxes]
+        self._margin = size // 8  # of doubled centres: a sixteenth of the picture
 
     def holds(self, relation: str, a: int, b: int) -> bool | None:
         """Whether thing ``a`` stands in one of :data:`RELATIONS` to thing ``b``."""

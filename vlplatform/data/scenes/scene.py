@@ -74,7 +74,7 @@ def scene(seed: int, index: int, settings: ScenesSettings | None = None) -> Scen
     settings = settings or ScenesSettings()
     where = layout(seed, index, settings)
     drawn = render(where, Dice(seed, index, RENDER), settings)
-    facts = Facts(drawn)
+    facts = Facts.of(drawn)
     return Scene(
         id=f"{seed}-{index}",
         image=drawn.image,

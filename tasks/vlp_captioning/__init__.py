@@ -1,0 +1,1 @@
+"""Image captioning: the task plugin of vlplatform."""

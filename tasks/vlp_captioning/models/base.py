@@ -1,0 +1,252 @@
+"""What all captioners share: images in, word probabilities and captions out, settings that rebuild them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vlp_captioning.models.images import Images, Memory
+from vlplatform import settings
+from vlplatform.attention import Socket
+from vlplatform.decoding import BeamSettings, Hypothesis, State, Symbols, beam_search
+from vlplatform.errors import UserError
+from vlplatform.hub import SaveMixin
+from vlplatform.text import Vocabulary
+
+Given = Images | Tensor | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class InputSettings:
+    """How features of images enter, the same in every model.
+
+    Attributes:
+        dim: Model width D.
+        feature_activation: After the map from features to D channels.
+        feature_norm: Layer norm after it: ``none``, or on either side of the dropout.
+        feature_dropout: Rate.
+        max_length: Words of the longest caption the model can read or write.
+    """
+
+    dim: int = 512
+    feature_activation: Literal["none", "relu", "celu"] = "relu"
+    feature_norm: Literal["none", "before_dropout", "after_dropout"] = "none"
+    feature_dropout: float = 0.1
+    max_length: int = 64
+
+    def __post_init__(self) -> None:
+        if self.dim < 1 or self.max_length < 1:
+            raise ValueError(f"dim={self.dim} and max_length={self.max_length} must be at least 1")
+        if not 0 <= self.feature_dropout < 1:
+            raise ValueError(f"feature_dropout={self.feature_dropout} must be at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the data and not the settings decide, and a checkpoint keeps.
+
+    Attributes:
+        feature_dim: Width F of the features.
+        forbidden: Numbers of words that decoding never chooses; None: padding and begin, unless they are the end, too.
+    """
+
+    feature_dim: int
+    forbidden: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Caption:
+    """A caption as decoded.
+
+    Attributes:
+        text: Its words.
+        score: What the search ranked it by: its log-probability, over its length to the power of the length penalty.
+        tokens: Numbers of its words and, if it came to that, of the end symbol.
+        log_probs: Log-probability of each of these.
+    """
+
+    text: str
+    score: float
+    tokens: list[int]
+    log_probs: list[float]
+
+
+class Features(nn.Module):
+    """``activation(W x)`` with norm and dropout, (B, N, F) → (B, N, D); rows of padding become zeros."""
+
+    def __init__(self, feature_dim: int, model: InputSettings) -> None:
+        super().__init__()
+        self.map = nn.Linear(feature_dim, model.dim)
+        self.activation, self.dropout, self.order = model.feature_activation, model.feature_dropout, model.feature_norm
+        self.norm = None if model.feature_norm == "none" else nn.LayerNorm(model.dim)
+
+    def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        """(B, N, F) → (B, N, D)."""
+        if mask is not None:  # whatever stands in padding, NaN even, must reach neither output nor gradients
+            features = features.masked_fill(~mask[..., None], 0)
+        x = self.map(features)
+        if self.activation != "none":
+            x = F.relu(x) if self.activation == "relu" else F.celu(x, 1.3)
+        if self.norm is not None and self.order == "before_dropout":
+            x = self.norm(x)
+        x = F.dropout(x, self.dropout, self.training)
+        if self.norm is not None and self.order == "after_dropout":
+            x = self.norm(x)
+        return x if mask is None else x.masked_fill(~mask[..., None], 0)
+
+
+class Captioner(SaveMixin, nn.Module, ABC):
+    """A model that writes captions.
+
+    ``model.log_probs(images, tokens)`` and ``model.generate(images, beam=3)`` are all that a user needs; training
+    goes through :meth:`encode`, :meth:`decode` and :meth:`vocabulary_logits`, decoding through :meth:`start` and
+    :meth:`step`, which any search of :mod:`vlplatform.decoding` takes.
+    """
+
+    task = "captioning"
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    Settings: ClassVar[type[InputSettings]]
+    """The dataclass of the model's settings."""
+    attns: ClassVar[str]
+    """The mechanism unless the user chooses one: of the encoder's layers, or of the attention to several memories."""
+    socket: ClassVar[Socket] = "token"
+    """The socket it sits in."""
+    fixed_attn: ClassVar[bool] = False
+    """The mechanism is what the model consists of: no other fits."""
+    reads_attributes: ClassVar[bool] = False
+    """The model reads detected attribute words."""
+
+    def __init__(self, vocabulary: Vocabulary, shape: Shape, attn: Mapping[str, Any], model: InputSettings) -> None:
+        super().__init__()
+        self.vocabulary, self.shape, self.attn, self.model_settings = vocabulary, shape, dict(attn), model
+        self.features = Features(shape.feature_dim, model)
+
+    def settings(self) -> dict[str, Any]:
+        """All that the plugin's ``rebuild`` needs, JSON-ready."""
+        return {
+            "model": {"name": self.name, **settings.as_dict(self.model_settings)},
+            "attn": self.attn,
+            "vocabulary": self.vocabulary.as_dict(),
+            "shape": settings.as_dict(self.shape),
+            "dtype": str(next(self.parameters()).dtype).removeprefix("torch."),
+        }
+
+    @abstractmethod
+    def encode(self, images: Images) -> Memory:
+        """What the decoder reads of B images."""
+
+    @abstractmethod
+    def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Hidden states (R, T, D), each of the words up to its own, from which the next word is told.
+
+        Args:
+            memory: Of B images.
+            tokens: (R, T) numbers of begin and words, R = r · B: the r captions of an image side by side.
+            lengths: (R,) how many of the T tokens are real, for models to which padding is not simply what comes later.
+        """
+
+    @abstractmethod
+    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
+        """Logits (…, V) of hidden states (…, D)."""
+
+    @abstractmethod
+    def start(self, memory: Memory) -> State:
+        """The state before the first word, a row per image."""
+
+    @abstractmethod
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Log-probabilities (R, V) of the next words after the tokens (R,), which the state takes in."""
+
+    @torch.no_grad()
+    def log_probs(self, images: Given, tokens: Tensor) -> Tensor:
+        """Log-probabilities of each next word, (R, T, V).
+
+        Args:
+            images: B images: features (B, N, F) whose rows of zeros are padding, or what :meth:`Images.of` takes:
+                ``{"features": …, "mask": …, "boxes": …}``.
+            tokens: (R, T) whole numbers, each row the begin symbol and words; R = r · B, the captions of an image side
+                by side. Padding comes last.
+
+        Raises:
+            UserError: A shape, type or number that does not fit.
+        """
+        batch = self._checked(images)
+        if tokens.ndim != 2 or tokens.is_floating_point() or not len(batch) or len(tokens) % len(batch):
+            raise UserError(
+                f"tokens has shape {tuple(tokens.shape)} and type {tokens.dtype}; expected whole numbers of shape "
+                f"(r · {len(batch)}, T): begin symbol and words of r captions for each image."
+            )
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(self.vocabulary):
+            raise UserError(f"tokens has numbers outside the vocabulary of {len(self.vocabulary)} words.")
+        tokens = tokens.to(self.device, torch.long)
+        hidden = self.decode(self.encode(batch), tokens, self._lengths(tokens))
+        return F.log_softmax(self.vocabulary_logits(hidden), -1)
+
+    @torch.no_grad()
+    def generate(
+        self, images: Given, beam: int = 3, *, max_length: int = 20, returned: int = 1, **settings: Any
+    ) -> list[list[Caption]]:
+        """Captions by beam search: per image the ``returned`` best, the best first.
+
+        Args:
+            images: As in :meth:`log_probs`.
+            beam: Hypotheses kept; 1 is greedy search.
+            max_length: Words at most, the end symbol counted.
+            returned: Captions per image, at most ``beam``.
+            settings: Others of :class:`~vlplatform.decoding.BeamSettings` (``length_penalty``, ``min_length``, …).
+
+        Raises:
+            UserError: Images or settings that do not fit.
+        """
+        if max_length > self.model_settings.max_length:
+            raise UserError(
+                f"max_length={max_length} is beyond the {self.model_settings.max_length} words of this model: lower it."
+            )
+        batch = self._checked(images)
+        if not len(batch):
+            return []
+        try:
+            chosen = BeamSettings(
+                beam=beam, max_length=max_length, returned=returned, **{"forbid": self.shape.forbidden, **settings}
+            )
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{error}.") from error
+        state = self.start(self.encode(batch))
+        found = beam_search(self.step, state, len(batch), chosen, self.symbols, device=self.device)
+        return [[self.caption(hypothesis) for hypothesis in each] for each in found.hypotheses()]
+
+    @property
+    def symbols(self) -> Symbols:
+        """The special symbols of the vocabulary."""
+        return Symbols(self.vocabulary.pad, self.vocabulary.bos, self.vocabulary.eos, self.vocabulary.unk)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.parameters()).device
+
+    def caption(self, hypothesis: Hypothesis) -> Caption:
+        """A hypothesis in words."""
+        text = " ".join(self.vocabulary.decode(hypothesis.tokens))
+        return Caption(text, hypothesis.score, hypothesis.tokens, hypothesis.log_probs)
+
+    def _checked(self, images: Given) -> Images:
+        batch = Images.of(images).to(next(self.parameters()))
+        if batch.features is not None and batch.features.shape[-1] != self.shape.feature_dim:
+            raise UserError(
+                f"features are {batch.features.shape[-1]} wide; this model was made for {self.shape.feature_dim}."
+            )
+        return batch
+
+    def _lengths(self, tokens: Tensor) -> Tensor:
+        """How many tokens of each row (R, T) come before the padding behind it; the begin symbol always counts."""
+        real = tokens != self.vocabulary.pad
+        places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+        return (real * places).amax(1).clamp_min(1) if tokens.shape[1] else real.sum(1)

@@ -1,0 +1,121 @@
+"""ETA-Transformer: a dual-way encoder of regions and attribute words, a decoder that reads both entangled.
+
+Attention thesis, chapter 2; Li et al., "Entangled Transformer for Image Captioning" (ICCV 2019). No public code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vlp_captioning.models.base import Captioner, InputSettings, Shape
+from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.words import WordEmbedding
+from vlplatform.decoding import DecoderState, State
+from vlplatform.errors import UserError
+from vlplatform.layers import Decoder, Encoder
+from vlplatform.text import Vocabulary
+
+Attn = str | dict[str, Any] | list[str | dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class EtaSettings(InputSettings):
+    """Settings of the ETA-Transformer; the defaults are the thesis' (§2.5.2). How both memories are read is ``attn``.
+
+    Attributes:
+        feature_activation: After the map from features to D channels; the thesis has a linear map.
+        heads: Heads.
+        encoder_layers: Layers of each way of the encoder; 0 is "−Encoder" of table 2.4.
+        decoder_layers: Layers over the words.
+        encoder_attn: Attention of both ways of the encoder; one for all layers or a list.
+        decoder_attn: Attention of the words to each other, likewise.
+        hidden: Width of the feed-forward networks.
+        dropout: Of sublayers' outputs, hidden units and embeddings.
+        share_words: The semantic way and the decoder share their word vectors.
+    """
+
+    feature_activation: Literal["none", "relu", "celu"] = "none"
+    heads: int = 8
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attn: Attn = "sa"
+    decoder_attn: Attn = "sa"
+    hidden: int = 2048
+    dropout: float = 0.1
+    share_words: bool = True
+
+
+class EtaCaptioner(Captioner):
+    """Regions and attribute words, each through its own encoder; the decoder reads both.
+
+    ``attn.variant`` gives the models of tables 2.2, 2.4 and 2.5: ``eta``, ``parallel``, ``stacked_v``, ``stacked_s``,
+    ``visual``, ``semantic``; ``attn.activation`` those of table 2.6. Late fusion ("T_s & T_v fuse") is an ensemble of a
+    visual and a semantic model at decoding.
+    """
+
+    name = "eta"
+    summary = "two encoders, over regions and over attribute words, read entangled (ETA-Transformer)"
+    Settings = EtaSettings
+    attns = "eta"
+    socket = "fusion"
+    reads_attributes = True
+    model_settings: EtaSettings
+
+    def __init__(self, vocabulary: Vocabulary, shape: Shape, attn: Mapping[str, Any], model: EtaSettings) -> None:
+        super().__init__(vocabulary, shape, attn, model)
+        common: dict[str, Any] = {"heads": model.heads, "hidden": model.hidden, "dropout": model.dropout}
+        self.visual = Encoder(model.dim, model.encoder_layers, attn=model.encoder_attn, **common)
+        self.semantic = Encoder(model.dim, model.encoder_layers, attn=model.encoder_attn, **common)
+        self.words = WordEmbedding(len(vocabulary), model.dim, model.max_length + 1, dropout=model.dropout)
+        self.attributes = self.words.words if model.share_words else nn.Embedding(len(vocabulary), model.dim)
+        self.decoder = Decoder(
+            model.dim, model.decoder_layers, attn=model.decoder_attn, cross=self.attn, fusion=True, **common
+        )
+        self.output = nn.Linear(model.dim, len(vocabulary))
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        nn.init.normal_(self.output.weight, std=model.dim**-0.5)
+
+    def encode(self, images: Images) -> Memory:
+        """Regions and attribute words through their encoders.
+
+        Raises:
+            UserError: No attributes.
+        """
+        assert images.features is not None
+        if images.attributes is None:
+            raise UserError("model=eta reads attribute words and the images came without: give images['attributes'].")
+        visual, _ = self.visual(self.features(images.features, images.mask), geometry=images.geometry, mask=images.mask)
+        rate = self.model_settings.dropout
+        words = F.dropout(self.attributes(images.attributes) * self.words.scale, rate, self.training)
+        semantic, _ = self.semantic(words, mask=images.attribute_mask)
+        return Memory((visual, semantic), (images.mask, images.attribute_mask))
+
+    def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Hidden states (R, T, D)."""
+        return self.decoder(self.words(tokens), memory.tokens, memory_mask=memory.masks)
+
+    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
+        """Logits (…, V)."""
+        return self.output(hidden)
+
+    def start(self, memory: Memory) -> State:
+        """An empty cache for each image."""
+        return DecoderState(len(memory), memory=memory.tensors())
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Log-probabilities (R, V)."""
+        assert isinstance(state, DecoderState)
+        x = self.words(tokens[:, None], state.position)
+        memory = Memory.of(state.memory)
+        x = self.decoder(x, memory.tokens, memory_mask=memory.masks, cache=state.cache)
+        state.position += 1
+        return torch.log_softmax(self.vocabulary_logits(x[:, 0]), -1)

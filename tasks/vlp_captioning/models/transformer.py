@@ -1,0 +1,152 @@
+"""The Transformer captioner: any token attention in encoder, decoder and between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vlp_captioning.models.base import Captioner, InputSettings, Shape
+from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.words import WordEmbedding
+from vlplatform.attention.cache import Cache
+from vlplatform.decoding import DecoderState, State
+from vlplatform.layers import Decoder, Encoder
+from vlplatform.text import Vocabulary
+
+Attn = str | dict[str, Any] | list[str | dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TransformerSettings(InputSettings):
+    """Settings of a Transformer captioner; the defaults are NG-SAN's plain one (SAN, L = 4).
+
+    Attributes:
+        heads: Heads.
+        encoder_layers: Layers over the image; 0: the features as they are.
+        decoder_layers: Layers over the words.
+        encoder_attn: Attention of each encoder layer where they differ, as a list (MD-SAN, table XII); else ``attn``.
+        decoder_attn: Attention of the words to each other; one for all layers or a list.
+        cross_attn: Attention of the words to the image, likewise.
+        hidden: Width of the feed-forward networks.
+        dropout: Of sublayers' outputs, hidden units and embeddings.
+        attention_dropout: Of attention weights.
+        order: Norms after the sublayers or before them.
+        tie_embeddings: Input and output share their word vectors.
+        output_bias: The output map has a bias.
+    """
+
+    heads: int = 8
+    encoder_layers: int = 4
+    decoder_layers: int = 4
+    encoder_attn: list[str | dict[str, Any]] | None = None
+    decoder_attn: Attn = "sa"
+    cross_attn: Attn = "sa"
+    hidden: int = 2048
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    order: Literal["post", "pre"] = "post"
+    tie_embeddings: bool = False
+    output_bias: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.encoder_layers < 0 or self.decoder_layers < 1 or self.hidden < 1:
+            raise ValueError(
+                f"encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers} and hidden={self.hidden} "
+                "must be at least 0, 1 and 1"
+            )
+
+
+class TransformerCaptioner(Captioner):
+    """Encoder over features, decoder over words (Vaswani et al. 2017; the SAN of NG-SAN, Guo et al. 2020, §3.1)."""
+
+    name = "transformer"
+    summary = "Transformer encoder and decoder with any token attention (SAN of the NG-SAN paper)"
+    Settings = TransformerSettings
+    attns = "sa"
+    model_settings: TransformerSettings
+
+    def __init__(
+        self, vocabulary: Vocabulary, shape: Shape, attn: Mapping[str, Any], model: TransformerSettings
+    ) -> None:
+        super().__init__(vocabulary, shape, attn, model)
+        self.encoder = Encoder(
+            model.dim,
+            model.encoder_layers,
+            attn=self.attn if model.encoder_attn is None else model.encoder_attn,
+            heads=model.heads,
+            hidden=model.hidden,
+            dropout=model.dropout,
+            attention_dropout=model.attention_dropout,
+            order=model.order,
+        )
+        self.words = self.make_words()
+        self.decoder = self.make_decoder()
+        self.output = nn.Linear(model.dim, len(vocabulary), bias=model.output_bias)
+        self._begin()
+        if model.tie_embeddings:
+            self.output.weight = self.words.words.weight
+
+    def make_words(self) -> WordEmbedding:
+        """The embedding of words and positions."""
+        model = self.model_settings
+        return WordEmbedding(len(self.vocabulary), model.dim, model.max_length + 1, dropout=model.dropout)
+
+    def make_decoder(self) -> nn.Module:
+        """The stack over the words."""
+        model = self.model_settings
+        return Decoder(
+            model.dim,
+            model.decoder_layers,
+            attn=model.decoder_attn,
+            cross=model.cross_attn,
+            heads=model.heads,
+            hidden=model.hidden,
+            dropout=model.dropout,
+            attention_dropout=model.attention_dropout,
+            order=model.order,
+        )
+
+    def encode(self, images: Images) -> Memory:
+        """Features through the encoder's layers."""
+        assert images.features is not None
+        tokens = self.features(images.features, images.mask)
+        tokens, _ = self.encoder(tokens, geometry=images.geometry, mask=images.mask)
+        return Memory((tokens,), (images.mask,))
+
+    def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Hidden states (R, T, D); padding stands behind the words, where no word looks."""
+        return self._decoded(self.words(tokens), memory, None)
+
+    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
+        """Logits (…, V)."""
+        return self.output(hidden)
+
+    def start(self, memory: Memory) -> State:
+        """An empty cache for each image."""
+        return DecoderState(len(memory), memory=memory.tensors())
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Log-probabilities (R, V)."""
+        assert isinstance(state, DecoderState)
+        x = self.words(tokens[:, None], state.position)
+        x = self._decoded(x, Memory.of(state.memory), state.cache)
+        state.position += 1
+        return F.log_softmax(self.vocabulary_logits(x[:, 0]), -1)
+
+    def _decoded(self, x: Tensor, memory: Memory, cache: Cache | None) -> Tensor:
+        return self.decoder(x, memory.tokens[0], memory_mask=memory.masks[0], cache=cache)
+
+    def _begin(self) -> None:
+        """Xavier's uniform initialisation for all maps, as in the original Transformer's code."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.normal_(self.output.weight, std=1 / math.sqrt(self.model_settings.dim))

@@ -1,0 +1,160 @@
+"""X-LAN: X-Linear attention in the encoder and in an LSTM decoder (Pan et al., CVPR 2020, §3.3).
+
+Original repository: JDAI-CV/image-captioning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vlp_captioning.models.base import Captioner, InputSettings, Shape
+from vlp_captioning.models.images import Images, Memory
+from vlplatform.attention.xlinear import XLinear
+from vlplatform.attention.xlinear_stack import XLinearStack
+from vlplatform.decoding import DecoderState, State
+from vlplatform.text import Vocabulary
+
+
+@dataclass(frozen=True)
+class XlanSettings(InputSettings):
+    """Settings of X-LAN; the defaults are the authors' code, with D = 1024 in all parts.
+
+    Attributes:
+        dim: Model width D, also of the LSTM.
+        feature_activation: After the map from features to D channels.
+        feature_dropout: Rate.
+        heads: Heads of the X-Linear blocks.
+        mid: Middle width c of a head; half of its width unless given.
+        encoder_layers: X-Linear blocks of the encoder (table 3 of the paper varies them).
+        activation: Of the embeddings in the blocks; the paper has ``relu``, or ``elu`` for infinite order.
+        group_norm: Embeddings end with group normalisation; not in the paper.
+        gate: Gate channels, too; without it the attention weighs places alone.
+        separate: Keys and values are updated apart, as in the paper's equation 8.
+        dropout: Of bilinear features.
+        word_dropout: Of word vectors.
+        encoder_dropout: Of the encoder's attended vectors.
+        update_dropout: Of its updates of keys and values.
+        decoder_dropout: Of the decoder's attended vector, and of the context that goes back into the LSTM.
+        output_dropout: Of the context before the vocabulary.
+    """
+
+    dim: int = 1024
+    feature_activation: Literal["none", "relu", "celu"] = "celu"
+    feature_dropout: float = 0.5
+    heads: int = 8
+    mid: int | None = None
+    encoder_layers: int = 4
+    activation: Literal["celu", "relu", "elu"] = "celu"
+    group_norm: bool = True
+    gate: bool = True
+    separate: bool = False
+    dropout: float = 0.1
+    word_dropout: float = 0.5
+    encoder_dropout: float = 0.5
+    update_dropout: float = 0.3
+    decoder_dropout: float = 0.5
+    output_dropout: float = 0.5
+
+
+class XlanCaptioner(Captioner):
+    """X-Linear encoder, LSTM decoder with one X-Linear block, context through a gated linear unit.
+
+    Per word, with the whole image ṽ and its enhanced features X from the encoder::
+
+        (h_t, c_t) = LSTM([CELU(E[y_t]) ; ṽ + ctx_{t−1}])
+        ctx_t = GLU(W_c [LN(W_a [h_t ; XLinear(h_t, X)]) ; h_t])          logits = W_o ctx_t
+
+    Where the text differs from the authors' code, whose weights are published: there ṽ and the context are joined, not
+    added, and neither W_a nor its norm exist; those are not options here, the rest are settings.
+    """
+
+    name = "xlan"
+    summary = "X-Linear attention encoder and attention-LSTM decoder (X-LAN)"
+    Settings = XlanSettings
+    attns = "xlinear"
+    fixed_attn = True
+    model_settings: XlanSettings
+
+    def __init__(self, vocabulary: Vocabulary, shape: Shape, attn: Mapping[str, Any], model: XlanSettings) -> None:
+        super().__init__(vocabulary, shape, attn, model)
+        dim = model.dim
+        blocks: dict[str, Any] = {
+            "heads": model.heads,
+            "mid": model.mid,
+            "activation": model.activation,
+            "group_norm": model.group_norm,
+            "gate": model.gate,
+            "dropout": model.dropout,
+        }
+        self.encoder = XLinearStack(
+            dim,
+            layers=model.encoder_layers,
+            block_dropout=model.encoder_dropout,
+            update_dropout=model.update_dropout,
+            separate=model.separate,
+            **blocks,
+        )
+        self.words = nn.Embedding(len(vocabulary), dim)
+        self.lstm = nn.LSTMCell(2 * dim, dim)
+        self.attention = XLinear(dim, **blocks)
+        self.attended = nn.Linear(2 * dim, dim)
+        self.attended_norm = nn.LayerNorm(dim)
+        self.context = nn.Linear(2 * dim, 2 * dim)
+        self.output = nn.Linear(dim, len(vocabulary))
+
+    def encode(self, images: Images) -> Memory:
+        """The enhanced features, and one vector for the whole."""
+        assert images.features is not None
+        whole, tokens = self.encoder(self.features(images.features, images.mask), images.mask)
+        return Memory((tokens,), (images.mask,), whole)
+
+    def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Contexts (R, T, D), word by word."""
+        state = self._state(memory, len(tokens) // len(memory))
+        vectors = self._embedded(tokens)
+        return torch.stack([self._advance(vectors[:, t], state) for t in range(tokens.shape[1])], 1)
+
+    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
+        """Logits (…, V)."""
+        model = self.model_settings
+        return self.output(F.dropout(hidden, model.output_dropout, self.training))
+
+    def start(self, memory: Memory) -> State:
+        """LSTM and context of zeros."""
+        return self._state(memory, 1)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Log-probabilities (R, V)."""
+        assert isinstance(state, DecoderState)
+        return F.log_softmax(self.vocabulary_logits(self._advance(self._embedded(tokens), state)), -1)
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        return F.dropout(F.celu(self.words(tokens), 1.3), self.model_settings.word_dropout, self.training)
+
+    def _state(self, memory: Memory, captions: int) -> DecoderState:
+        """Zeros for each of ``captions`` rows per image."""
+        zeros = memory.tokens[0].new_zeros(len(memory), self.model_settings.dim)
+        rows: dict[str, Tensor] = dict.fromkeys(("hidden", "cell", "context"), zeros)
+        state = DecoderState(len(memory), rows=rows, memory=memory.tensors())
+        state.expand(captions)
+        return state
+
+    def _advance(self, word: Tensor, state: DecoderState) -> Tensor:
+        """The context (R, D) after one more word vector (R, D)."""
+        model, kept, memory = self.model_settings, state.rows, Memory.of(state.memory)
+        assert memory.whole is not None
+        whole = memory.whole.repeat_interleave(state.share, 0)
+        context = F.dropout(kept["context"], model.decoder_dropout, self.training)
+        hidden, cell = self.lstm(torch.cat((word, whole + context), 1), (kept["hidden"], kept["cell"]))
+        found = self.attention(hidden[:, None], memory.tokens[0], mask=memory.masks[0], cache=state.cache)[:, 0]
+        found = F.dropout(found, model.decoder_dropout, self.training)
+        attended = self.attended_norm(self.attended(torch.cat((hidden, found), 1)))
+        context = F.glu(self.context(torch.cat((attended, hidden), 1)), -1)
+        kept.update(hidden=hidden, cell=cell, context=context)
+        return context

@@ -1,0 +1,159 @@
+"""The plugin behind the entry point ``captioning``: from settings to the task, from saved settings to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vlp_captioning.models import MODELS, Captioner, Shape
+from vlp_captioning.readers import DATA_SETS, READERS, open_data
+from vlp_captioning.task import CaptioningSettings, CaptioningTask, bare_model
+from vlplatform import attention
+from vlplatform import settings as typed
+from vlplatform.errors import UserError, nearest
+from vlplatform.hub.importer import Importer
+from vlplatform.metrics.captions import METRICS
+from vlplatform.task import Task
+from vlplatform.text import Vocabulary
+
+OWN_METRICS = {
+    "words": "mean number of words of a caption",
+    "spatial_accuracy": "share of the statements about places that are true (Scenes)",
+    "spatial_statements": "statements about places per caption (Scenes)",
+}
+
+
+class CaptioningPlugin:
+    """Image captioning: a sentence for a picture."""
+
+    name = "captioning"
+    summary = "a sentence for a picture or a video: regions, grids, your own"
+
+    def models(self) -> dict[str, str]:
+        """Model name → one-line summary."""
+        return {name: model.summary for name, model in MODELS.items()}
+
+    def data_sets(self) -> dict[str, str]:
+        """Reader name → one-line summary."""
+        return dict(DATA_SETS)
+
+    def metrics(self) -> dict[str, str]:
+        """Score name → one-line summary."""
+        return {**METRICS, **OWN_METRICS}
+
+    def importers(self) -> tuple[Importer, ...]:
+        """Whose checkpoints ``vlp convert`` can turn into captioners."""
+        from vlp_captioning.convert import importers
+
+        return importers()
+
+    def build(self, sections: Mapping[str, Mapping[str, Any]]) -> Task:
+        """The task for the sections ``task``, ``attn``, ``model`` and ``data``; ``task.sections`` has them resolved.
+
+        Raises:
+            UserError: An unknown name or setting, a mechanism that does not fit the model, or faulty data.
+        """
+        task_settings = typed.parse(CaptioningSettings, sections["task"], "task")
+        attn = dict(sections["attn"])
+        model_class = _choose(sections["model"].get("name", "auto"), attn)
+        values = {key: value for key, value in sections["model"].items() if key != "name"}
+        model_settings = typed.parse(model_class.Settings, values, "model")
+        attn["name"] = check_attn(model_class, attn)
+        data_values = {key: value for key, value in sections["data"].items() if key != "name"}
+        data = open_data(sections["data"]["name"], data_values)
+        resolved = {
+            "task": typed.as_dict(task_settings),
+            "attn": attn,
+            "model": {"name": model_class.name, **typed.as_dict(model_settings)},
+            "data": dict(sections["data"]),
+        }
+        return CaptioningTask(resolved, task_settings, data, model_class, model_settings)
+
+    def settings_class(self, group: str, name: str) -> type[Any] | None:
+        """The settings dataclass behind a choice of ``task``, ``model`` or ``data``; None where there is none."""
+        if group == "task":
+            return CaptioningSettings
+        if group == "model":
+            return MODELS[name].Settings if name in MODELS else None
+        return READERS[name].Settings if name in READERS else None
+
+    def rebuild(self, model_settings: Mapping[str, Any]) -> Captioner:
+        """The model from what its ``settings()`` returned.
+
+        Raises:
+            UserError: Settings of another kind or version.
+        """
+        try:
+            values = dict(model_settings["model"])
+            model_class = MODELS[values.pop("name")]
+            vocabulary = Vocabulary.from_dict(model_settings["vocabulary"])
+            shape = typed.parse(Shape, model_settings["shape"], "shape")
+            attn = dict(model_settings["attn"])
+            precision = getattr(torch, model_settings["dtype"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"the saved settings are no captioner's ({error!r}): check config.json.") from error
+        model = model_class(vocabulary, shape, attn, typed.parse(model_class.Settings, values, "model"))
+        return model.to(precision)
+
+    def predict_files(self, model: nn.Module, inputs: Sequence[Path], out: Path, device: torch.device) -> list[Path]:
+        """Captions of pictures or feature files, printed, and written as ``captions.json``."""
+        from vlp_captioning.predict import predict_files
+
+        return predict_files(bare_model(model), inputs, out, device)
+
+
+def check_attn(model_class: type[Captioner], attn: Mapping[str, Any]) -> str:
+    """The name of the mechanism, checked with its settings against a model's socket before anything is built.
+
+    Raises:
+        UserError: It does not fit, or a setting is unknown or of the wrong type.
+    """
+    name = attn["name"] if attn["name"] != "auto" else model_class.attns
+    if model_class.fixed_attn:
+        if name != model_class.attns or len(attn) > 1:
+            raise UserError(
+                f"model={model_class.name} is made of {model_class.attns} attention: leave attn away, or use "
+                "model=transformer for another mechanism."
+            )
+        return name
+    values = {key: value for key, value in attn.items() if key != "name"}
+    try:
+        attention.build(name, dim=8 * values.get("heads", 8), socket=model_class.socket, **values)
+    except UserError as error:
+        if others := _fitting(name):
+            ways = ", ".join(f"model={other}" for other in others)
+            raise UserError(f"{str(error).rstrip('.')}; with this mechanism use {ways}, or model=auto.") from error
+        raise
+    return name
+
+
+def _fitting(attn: str) -> list[str]:
+    """The models with a socket that the mechanism fits."""
+    found: list[str] = []
+    for name, model_class in MODELS.items():
+        if model_class.fixed_attn:
+            continue
+        with suppress(UserError):
+            attention.resolve(attn, model_class.socket)
+            found.append(name)
+    return found
+
+
+def _choose(name: str, attn: Mapping[str, Any]) -> type[Captioner]:
+    """The model called ``name``; ``auto`` is eta for a mechanism over several memories, else the Transformer."""
+    if name != "auto":
+        if name not in MODELS:
+            raise UserError(f"model={name} is not a captioner: {nearest(name, [*MODELS, 'auto'])}.")
+        return MODELS[name]
+    if "name" not in attn:
+        raise UserError("attn.name is missing: choose a mechanism with attn=NAME.")
+    fusing = {"eta", "gbc"} if attn["name"] in ("eta", "gbc") else set()
+    return MODELS["eta" if fusing else "transformer"]
+
+
+plugin = CaptioningPlugin()

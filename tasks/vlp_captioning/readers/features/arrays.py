@@ -1,0 +1,81 @@
+"""Folders with one numpy file per picture: .npz (features, perhaps with boxes) or .npy (features alone)."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vlp_captioning.readers.features.checked import checked
+from vlp_captioning.readers.records import Visual
+from vlplatform.errors import UserError
+
+_FEATURES = ("feat", "x", "features")
+_BOXES = ("bbox", "boxes")
+
+
+class ArrayFolder:
+    """Numpy files by name: the path below the folder without its suffix, or the bare name where only one has it.
+
+    An .npz has its features under ``feat``, ``x`` or ``features`` and its boxes under ``bbox`` or ``boxes``; the size
+    of the picture under ``image_w`` and ``image_h``. Features are (N, F), (rows, columns, F), with or without a
+    leading 1, or (F, N) if the boxes say so (files of openvqa).
+    """
+
+    def __init__(self, path: Path, files: Sequence[Path]) -> None:
+        self.path = path
+        self.files: dict[str, Path] = {}
+        names: dict[str, list[Path]] = {}
+        for file in files:
+            self.files[file.relative_to(path).with_suffix("").as_posix()] = file
+            names.setdefault(file.stem, []).append(file)
+        self.example = next(iter(self.files))
+        self.count = len(self.files)
+        for name, same in names.items():
+            if len(same) == 1:
+                self.files.setdefault(name, same[0])
+        self.found = f"folder of {self.count} {files[0].suffix} files"
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.files
+
+    def __len__(self) -> int:
+        return self.count
+
+    def features(self, key: str) -> Visual:
+        """Regions with boxes, or a grid, or vectors without places.
+
+        Raises:
+            UserError: No such file, or a damaged one.
+        """
+        if key not in self.files:
+            raise UserError(f"{self.path} has no features of '{key}': add the file, or leave out that picture.")
+        file = self.files[key]
+        try:
+            with file.open("rb") as source:
+                loaded = np.load(source, allow_pickle=False)
+                if isinstance(loaded, np.ndarray):
+                    return checked(loaded, str(file))
+                return _of_archive(loaded, str(file))
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{file} cannot be read ({error}): it is damaged; copy or compute it again.") from error
+
+
+def _of_archive(archive: Any, where: str) -> Visual:
+    def first(names: Sequence[str]) -> np.ndarray[Any, Any] | None:
+        return next((archive[name] for name in names if name in archive.files), None)
+
+    features, boxes = first(_FEATURES), first(_BOXES)
+    if features is None:
+        held = ", ".join(archive.files) or "nothing"
+        raise UserError(f"{where} holds {held}: its features must be called {' or '.join(_FEATURES)}.")
+    if boxes is not None and features.ndim == 2 and features.shape[0] != len(boxes) == features.shape[1]:
+        features = features.T
+    size = None
+    if {"image_w", "image_h"} <= set(archive.files):
+        size = int(archive["image_w"]), int(archive["image_h"])
+    return checked(features, where, boxes=boxes, size=size)

@@ -1,0 +1,43 @@
+"""The output of ``vlp prepare features``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from vlp_captioning.readers.features.checked import checked
+from vlp_captioning.readers.records import Visual
+from vlplatform.data.shards import Shards
+
+
+class ShardFeatures:
+    """Records of a folder of shards.
+
+    Raises:
+        UserError: The folder is unfinished or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.shards = Shards(path)
+        self.example = next(iter(self.shards), "")
+        made = self.shards.settings.get("backbone") or self.shards.settings.get("detector") or "unknown network"
+        self.found = f"shards of vlp prepare, {len(self.shards)} pictures, {made}"
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.shards
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def features(self, key: str) -> Visual:
+        """The record as it was written, in float32.
+
+        Raises:
+            UserError: No such record, or a damaged shard.
+        """
+        record = self.shards[key]
+        boxes = None if record.boxes is None else record.boxes.numpy()
+        where = f"{self.path}, record {key},"
+        seen = checked(record.features.numpy(), where, boxes=boxes, grid=record.grid, size=record.size)
+        return dataclasses.replace(seen, attributes=record.words)

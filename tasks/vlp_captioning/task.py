@@ -1,0 +1,263 @@
+"""The captioning task as the engine sees it: records, batches, model, losses, scores and pictures."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from vlp_captioning import spatial
+from vlp_captioning.loss import real_words, smoothed_cross_entropy
+from vlp_captioning.models import Captioner, InputSettings, Memory, Shape
+from vlp_captioning.readers import CaptionData, Item
+from vlp_captioning.records import CaptionRecords, collate, images_of
+from vlp_captioning.self_critical import SelfCritical, SelfCriticalSettings
+from vlp_captioning.texts import Texts, TextSettings
+from vlplatform.errors import UserError
+from vlplatform.metrics import captions as metrics
+from vlplatform.task import Exhibit, Loss, Records, Score
+from vlplatform.text import Vocabulary
+
+STAGES = ("cross_entropy", "self_critical")
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """How captions are decoded in evaluation.
+
+    Attributes:
+        beam: Hypotheses kept; 1 is greedy.
+        max_length: Words at most, the end symbol counted.
+        min_length: Words at least.
+        length_penalty: Exponent of the length by which a score is divided.
+        no_repeat: Forbid n-grams of so many words to come twice; 0: allow.
+    """
+
+    beam: int = 3
+    max_length: int = 20
+    min_length: int = 0
+    length_penalty: float = 0.0
+    no_repeat: int = 0
+
+
+@dataclass(frozen=True)
+class CaptioningSettings:
+    """Settings of the section ``task``.
+
+    Attributes:
+        name: ``captioning``.
+        stages: Training stages: cross_entropy, self_critical, or one after the other.
+        captions_per_image: Captions of an image that one training record holds; they share the encoder's pass.
+        label_smoothing: ε of cross-entropy.
+        scheduled_sampling: Share of the words read in cross-entropy training that are the model's own guesses (Bengio
+            et al. 2015); a first pass over the caption makes them (Mihaylova and Martins 2019).
+        text: How captions become words.
+        self_critical: Of that stage.
+        decode: Of evaluation.
+        scores: Scores of an evaluation; meteor and spice need Java.
+        best: The score that chooses the best checkpoint.
+    """
+
+    name: str = "captioning"
+    stages: list[Literal["cross_entropy", "self_critical"]] = field(default_factory=lambda: ["cross_entropy"])
+    captions_per_image: int = 5
+    label_smoothing: float = 0.0
+    scheduled_sampling: float = 0.0
+    text: TextSettings = field(default_factory=TextSettings)
+    self_critical: SelfCriticalSettings = field(default_factory=SelfCriticalSettings)
+    decode: DecodeSettings = field(default_factory=DecodeSettings)
+    scores: list[str] = field(default_factory=lambda: ["bleu", "rouge_l", "cider", "cider_d"])
+    best: str = "cider_d"
+
+    def __post_init__(self) -> None:
+        if not self.stages or self.stages != [stage for stage in STAGES if stage in self.stages]:
+            raise ValueError(f"stages={self.stages} must be some of {', '.join(STAGES)}, in this order")
+        if self.captions_per_image < 1:
+            raise ValueError(f"captions_per_image={self.captions_per_image} must be at least 1")
+        for name in ("label_smoothing", "scheduled_sampling"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
+
+
+class CaptioningTask:
+    """One configured captioning task; made by the plugin, which has checked its parts."""
+
+    name = "captioning"
+
+    def __init__(
+        self,
+        sections: Mapping[str, Mapping[str, Any]],
+        settings: CaptioningSettings,
+        data: CaptionData,
+        model_class: type[Captioner],
+        model_settings: InputSettings,
+    ) -> None:
+        self.sections = {group: dict(section) for group, section in sections.items()}
+        self.settings, self.data = settings, data
+        self.model_class, self.model_settings = model_class, model_settings
+        self.best_metric = settings.best
+        self.stages: tuple[str, ...] = tuple(settings.stages)
+        self.stage = self.stages[0]
+        self._known: dict[str, Item] = {}
+
+    def enter(self, stage: str) -> None:
+        """Cross-entropy or self-critical loss from here on."""
+        self.stage = stage
+
+    @functools.cached_property
+    def training(self) -> tuple[list[Item], Texts]:
+        """The training images that have captions, and these as words."""
+        items = list(self.data.items("train"))
+        texts = Texts.of(items, self.settings.text)
+        kept = [i for i, captions in enumerate(texts.words) if any(captions)]
+        if not kept:
+            raise UserError(f"data={self.data.name} has no caption to train on: check its files.")
+        return [items[i] for i in kept], Texts([texts.words[i] for i in kept], texts.cut)
+
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The words of the training captions; a loaded model has its own."""
+        return self.training[1].vocabulary(self.settings.text.min_count)
+
+    @functools.cached_property
+    def numbers(self) -> list[list[list[int]]]:
+        """The training captions as numbers."""
+        coded = self.training[1].numbers(self.vocabulary)
+        longest = self.model_settings.max_length
+        return [[caption[:longest] for caption in captions] or [[]] for captions in coded]
+
+    def records(self, split: str) -> Records:
+        """Images with captions for ``train``, images alone for the others."""
+        if split == "train":
+            items, captions = self.training[0], self.numbers
+        else:
+            items, captions = self.data.items(split), None
+        self._known.update((item.id, item) for item in items)
+        count = 1 if self.stage == "self_critical" else self.settings.captions_per_image
+        return CaptionRecords(self.data, items, captions, count)
+
+    def item(self, id: str) -> Item:
+        """The item of an id, of a split whose records were asked for."""
+        return self._known[id]
+
+    def collate(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Padded tensors, see :func:`vlp_captioning.records.collate`."""
+        return collate(records, self.vocabulary if "captions" in records[0] else None)
+
+    def build_model(self, *, pretrained: bool = True) -> Captioner:
+        """A fresh model for the training words, of the width that the features have."""
+        items, _ = self.training
+        visual = self.data.visual(items[0])
+        if visual.features is None:
+            raise UserError(
+                f"data={self.data.name} gives pixels and model={self.model_class.name} reads features: prepare them "
+                "with vlp prepare features, or set data.visual=regions."
+            )
+        shape = Shape(visual.features.shape[-1])
+        return self.model_class(self.vocabulary, shape, self.sections["attn"], self.model_settings)
+
+    def parameter_groups(self, model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
+        """Matrices with weight decay, vectors without."""
+        groups: dict[str, dict[str, Any]] = {}
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                decays = parameter.ndim > 1
+                name = "weights" if decays else "vectors (no decay)"
+                decay = weight_decay if decays else 0.0
+                made = {"name": name, "params": [], "lr": learning_rate, "weight_decay": decay}
+                groups.setdefault(name, made)["params"].append(parameter)
+        return list(groups.values())
+
+    def loss(self, model: nn.Module, batch: Mapping[str, Any]) -> Loss:
+        """The loss of the current stage, summed over words."""
+        captioner = bare_model(model)
+        if self.stage == "self_critical":
+            return self.self_critical(captioner, batch)
+        tokens, lengths = batch["tokens"], batch["lengths"]
+        memory = captioner.encode(images_of(batch, captioner))
+        read, targets = tokens[:, :-1], tokens[:, 1:]
+        if self.settings.scheduled_sampling:
+            read = self._guessed(captioner, memory, read, lengths)
+        hidden = captioner.decode(memory, read, lengths)
+        real = real_words(lengths, targets.shape[1])
+        logits = captioner.vocabulary_logits(hidden[real])
+        loss, nll = smoothed_cross_entropy(logits.float(), targets[real], self.settings.label_smoothing)
+        return Loss(loss, lengths.sum(), {"nll": nll})
+
+    @torch.no_grad()
+    def _guessed(self, model: Captioner, memory: Memory, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """The words (R, T), some exchanged for what the model would have drawn in their place."""
+        log_probs = model.vocabulary_logits(model.decode(memory, tokens, lengths)).log_softmax(-1)
+        drawn = torch.distributions.Categorical(logits=log_probs[:, :-1].float()).sample()
+        swapped = torch.rand(drawn.shape, device=drawn.device) < self.settings.scheduled_sampling
+        swapped &= real_words(lengths - 1, drawn.shape[1])
+        return torch.cat((tokens[:, :1], torch.where(swapped, drawn, tokens[:, 1:])), 1)
+
+    @functools.cached_property
+    def self_critical(self) -> SelfCritical:
+        """The loss of that stage; reads all training captions once."""
+        return SelfCritical(self.settings.self_critical, self.numbers, self.vocabulary)
+
+    def predict(self, model: nn.Module, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Per record its ``caption`` and its ``log_prob``."""
+        captioner = bare_model(model)
+        found = captioner.generate(images_of(batch, captioner), **vars(self.settings.decode))
+        return [
+            {"id": id, "caption": captions[0].text, "log_prob": sum(captions[0].log_probs)}
+            for id, captions in zip(batch["ids"], found)
+        ]
+
+    def score(self, predictions: Sequence[Mapping[str, Any]]) -> Score:
+        """Caption scores against the references, with their signature; on Scenes the accuracy of spatial words, too."""
+        captions = {prediction["id"]: prediction["caption"] for prediction in predictions}
+        references = {id: self._known[id].captions for id in captions if self._known[id].captions}
+        if not references:
+            raise UserError(f"data={self.data.name} has no captions for these images to score against.")
+        judged = {id: captions[id] for id in references}
+        found = metrics.score(judged, references, metrics=tuple(self.settings.scores))
+        values = dict(found.values)
+        values["words"] = sum(len(caption.split()) for caption in captions.values()) / len(captions)
+        facts = getattr(self.data.sight, "facts", None)
+        if facts is not None:
+            told = spatial.judge_all(captions, {id: facts(id) for id in captions})
+            values["spatial_accuracy"] = told.accuracy
+            values["spatial_statements"] = (told.right + told.wrong) / len(captions)
+        return Score(values)
+
+    @torch.no_grad()
+    def show(self, model: nn.Module, split: str, count: int) -> list[Exhibit]:
+        """Pictures with the caption and what people wrote, spread evenly over the split."""
+        from vlp_captioning.show import exhibits
+
+        return exhibits(self, bare_model(model), split, count)
+
+    @torch.no_grad()
+    def attention_exhibits(self, model: nn.Module, split: str) -> list[Exhibit]:
+        """Where each word of the first record's caption looked (md-san, fig. 7)."""
+        from vlp_captioning.show import attention_exhibits
+
+        return attention_exhibits(self, bare_model(model), split)
+
+    def describe(self) -> dict[str, Any]:
+        """Data set, licence, citation, model and attention."""
+        return {
+            "data": {"name": self.data.name, "notes": list(self.data.notes)},
+            "licence": self.data.licence,
+            "citation": [self.data.citation] if self.data.citation else [],
+            "model": self.model_class.name,
+            "attention": self.sections["attn"]["name"],
+        }
+
+
+def bare_model(model: nn.Module) -> Captioner:
+    """The captioner inside the wrappers of compilation and data parallelism."""
+    while not isinstance(model, Captioner):
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if inner is None:
+            raise TypeError(f"{type(model).__name__} is no captioner")
+        model = cast(nn.Module, inner)
+    return model

@@ -1,0 +1,103 @@
+"""The frame for importers: checkpoints of others' code, read safely, become this library's models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from vlplatform.errors import UserError
+
+Weights = Mapping[str, Tensor]
+
+_WRAPPERS = ("state_dict", "model", "model_state_dict", "net", "module")
+"""Keys under which training code keeps the weights beside other things."""
+
+
+@dataclass(frozen=True)
+class Importer:
+    """How one code base's checkpoints become a model of ours.
+
+    Attributes:
+        name: As in ``vlp convert NAME FILE OUT``.
+        summary: One line: model, repository, commit.
+        Settings: Dataclass of what the weights cannot tell, given as ``key=value``.
+        convert: Weights under the authors' names, and those settings → the model, with the weights in it.
+    """
+
+    name: str
+    summary: str
+    Settings: type[Any]
+    convert: Callable[[dict[str, Tensor], Any], nn.Module]
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by name: safetensors, or PyTorch's format without its pickled objects.
+
+    A state dict inside a mapping (``{"state_dict": …, "epoch": …}``) is found; the prefix ``module.`` of data-parallel
+    training goes.
+
+    Raises:
+        UserError: No such file, not a whole checkpoint, objects other than tensors and plain values, or no tensors.
+    """
+    if not path.is_file():
+        raise UserError(f"the checkpoint {path} is not a file: give an existing one.")
+    if path.suffix == ".safetensors":
+        try:
+            found: Any = load_file(path)
+        except SafetensorError as error:
+            raise UserError(f"{path} is not a whole safetensors file ({error}): download it again.") from error
+    else:
+        try:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises many kinds, all of which mean that the file cannot be read safely
+            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise UserError(
+                f"{path} cannot be read as weights alone ({first[:200]}): it is damaged, or holds pickled objects, "
+                "which are never loaded; save its state dict on its own (torch.save(model.state_dict(), FILE))."
+            ) from error
+    while isinstance(found, Mapping) and not _tensors(found):
+        inner = next((found[key] for key in _WRAPPERS if isinstance(found.get(key), Mapping)), None)
+        if inner is None:
+            break
+        found = inner
+    weights = _tensors(found) if isinstance(found, Mapping) else {}
+    if not weights:
+        raise UserError(f"{path} holds no weights by name: give a file with a model's state dict.")
+    if all(name.startswith("module.") for name in weights):
+        weights = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
+    return weights
+
+
+def fill(model: nn.Module, weights: Weights, source: str) -> nn.Module:
+    """Load weights under our names strictly, in their own precision, and return the model in evaluation mode.
+
+    Raises:
+        UserError: A weight is missing, left over, or of another shape.
+    """
+    state = model.state_dict()
+    absent = sorted(set(state) - set(weights))
+    surplus = sorted(set(weights) - set(state))
+    shapes = [
+        f"{name} {tuple(weights[name].shape)}, expected {tuple(state[name].shape)}"
+        for name in state
+        if name in weights and weights[name].shape != state[name].shape
+    ]
+    for what, names in (("lacks", absent), ("has beyond the model", surplus), ("has other shapes:", shapes)):
+        if names:
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise UserError(f"the {source} checkpoint {what} {shown}: give the weights of a whole model of that kind.")
+    floating = next(tensor for tensor in weights.values() if tensor.is_floating_point())
+    model.to(floating.dtype)
+    model.load_state_dict(dict(weights))
+    return model.eval()
+
+
+def _tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:
+    return {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
