@@ -6,6 +6,7 @@ All functions keep dtype and device, broadcast over leading dimensions, and have
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +60,14 @@ def distances(a: Tensor, b: Tensor, metric: Metric = "euclidean") -> Tensor:
     return torch.cdist(a, b, p=_POWERS[metric], compute_mode="donot_use_mm_for_euclid_dist")
 
 
+def length(x: Tensor, y: Tensor, metric: Metric) -> Tensor:
+    """Length of vectors (x, y), given by their two parts of any one shape: what :func:`distances` has for one pair."""
+    x, y = x.abs(), y.abs()
+    if metric == "manhattan":
+        return x + y
+    return torch.maximum(x, y) if metric == "chebyshev" else (x * x + y * y).sqrt()
+
+
 def relative_boxes(queries: Tensor, keys: Tensor | None = None, *, inclusive: bool = False) -> Tensor:
     """How each key's box lies to each query's, free of shift and scale: (…, N, 4), (…, M, 4) → (…, N, M, 4).
 
@@ -100,17 +109,27 @@ class Geometry:
     extent: Tensor | None = None
 
     @classmethod
-    def from_boxes(cls, boxes: Tensor, size: Tensor | tuple[float, float] | None = None) -> Geometry:
+    def from_boxes(
+        cls,
+        boxes: Tensor,
+        size: Tensor | tuple[float, float] | None = None,
+        *,
+        mask: Tensor | None = None,
+    ) -> Geometry:
         """Of boxes (B, N, 4) or (N, 4), (left, top, right, bottom).
 
+        Boxes without width or height, and outside the picture, are boxes.
+
         Args:
-            boxes: The boxes; what stands in places of padding must be finite too.
+            boxes: The boxes; without ``mask``, what stands in places of padding must be a finite box too, as zeros are.
             size: Width and height of the picture, or of each (B, 2), for mechanisms that know absolute places.
+            mask: (B, N) or (N,) booleans, true for real boxes; the others may hold anything and become zeros.
 
         Raises:
-            UserError: A wrong shape or type, or a number that is not finite (its place is named).
+            UserError: A wrong shape or type, a number that is not finite, or a box that is inside out (left > right or
+                top > bottom); the first such box is named.
         """
-        boxes = _checked(boxes, "boxes", 4)
+        boxes = _checked(boxes, "boxes", 4, mask)
         return cls(box_centres(boxes), boxes, extent=_extent(size, boxes))
 
     @classmethod
@@ -154,7 +173,7 @@ def _extent(size: Tensor | tuple[float, float] | None, like: Tensor) -> Tensor |
     return extent.view(-1, 1, 2)
 
 
-def _checked(values: Tensor, name: str, columns: int) -> Tensor:
+def _checked(values: Tensor, name: str, columns: int, mask: Tensor | None = None) -> Tensor:
     if not isinstance(values, Tensor):
         raise UserError(f"{name} is a {type(values).__name__}; expected a tensor of real numbers.")
     if values.ndim not in (2, 3) or values.shape[-1] != columns or not values.dtype.is_floating_point:
@@ -162,11 +181,22 @@ def _checked(values: Tensor, name: str, columns: int) -> Tensor:
             f"{name} of shape {tuple(values.shape)} and type {values.dtype} cannot be used: give real numbers of shape "
             f"(batch, tokens, {columns})."
         )
+    if mask is not None:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != values.shape[:-1]:
+            raise UserError(f"mask of {name} must be booleans of shape {tuple(values.shape[:-1])}, true for real ones.")
+        values = values.masked_fill(~mask[..., None], 0)
     values = values if values.ndim == 3 else values[None]
-    if not torch.isfinite(values).all():
-        batch, token, _ = (~torch.isfinite(values)).nonzero()[0].tolist()
+    sound = torch.isfinite(values).all(-1)
+    if columns == 4:
+        sound = sound & (values[..., :2] <= values[..., 2:]).all(-1)
+    if not sound.all():  # the one wait for a GPU
+        batch, token = (~sound).nonzero()[0].tolist()
+        numbers = values[batch, token].tolist()
+        if not all(map(math.isfinite, numbers)):
+            raise UserError(f"{name}[{batch}, {token}] = {numbers} is not finite: mend or drop that token.")
         raise UserError(
-            f"{name}[{batch}, {token}] = {values[batch, token].tolist()} is not finite: mend or drop that token."
+            f"{name}[{batch}, {token}] = {numbers} is inside out: a box is (left, top, right, bottom) with "
+            "left ≤ right and top ≤ bottom."
         )
     return values
 

@@ -33,6 +33,8 @@ class SelfCriticalSettings:
         reward: Rewards by name with their weights; cider_d alone is the published choice.
         documents: What the document frequencies of CIDEr-D count: ``image`` (X-LAN and the metric), or every
             ``caption`` for itself (the codes of M² and MD-SAN).
+        count_end: The end symbol takes part in CIDEr-D's n-grams, so that captions which break off score less (X-LAN); not
+            so in M² and MD-SAN.
         max_length: Words at most, the end symbol counted.
         dropout: Sample with dropout, as the authors' codes do; else without, which the log-probabilities that learn
             have in any case.
@@ -44,6 +46,7 @@ class SelfCriticalSettings:
     baseline: Literal["mean", "greedy"] = "mean"
     reward: dict[str, float] = field(default_factory=lambda: {"cider_d": 1.0})
     documents: Literal["image", "caption"] = "image"
+    count_end: bool = True
     max_length: int = 20
     dropout: bool = False
     divisor: Literal["words", "captions"] = "words"
@@ -75,7 +78,9 @@ class SelfCritical:
     ) -> None:
         self.settings, self.vocabulary = settings, vocabulary
         ended = [[[*caption, vocabulary.eos] for caption in captions] for captions in references]
-        self.reward = rewards.make(settings.reward, ended, documents=settings.documents)
+        self.reward = rewards.make(
+            settings.reward, ended, end=vocabulary.eos, count_end=settings.count_end, df=settings.documents
+        )
 
     def __call__(self, model: Captioner, batch: Mapping[str, Any]) -> Loss:
         """Loss summed over the sampled words, with the mean reward as a part."""

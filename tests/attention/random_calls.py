@@ -152,10 +152,9 @@ def cases(
 
 
 def boxes(rng: np.random.Generator, batch: int, count: int) -> Array:
-    """Boxes of a picture of about 100 × 100: some without width or height, inside out, equal, or far outside."""
+    """Boxes of a picture of about 100 × 100: some without width or height, equal, or far outside."""
     corner, side = rng.uniform(0, 100, (batch, count, 2)), rng.uniform(1, 50, (batch, count, 2))
     side[rng.random(side.shape) < 0.15] = 0
-    side[rng.random(side.shape) < 0.03] *= -1
     corner += np.where(rng.random((batch, count, 1)) < 0.1, 1000 * rng.normal(size=(batch, count, 1)), 0)
     out = np.concatenate((corner, corner + side), -1)
     same = rng.random((batch, count)) < 0.2

@@ -140,7 +140,7 @@ X = torch.zeros(2, 6, 16)
         ("dsa", {"geometry": Geometry.from_grid(2, 2)}, "geometry has 4 tokens; expected the 6 queries"),
         ("gsa", {"geometry": Geometry.from_points(torch.zeros(6, 2))}, "attn=gsa needs boxes"),
         ("abs_pe", {"geometry": Geometry.from_points(torch.zeros(6, 2))}, "needs the picture's size"),
-        ("swin_window", {"geometry": Geometry.from_boxes(torch.rand(6, 4))}, "needs the tokens of a grid"),
+        ("swin_window", {"geometry": Geometry.from_boxes(torch.rand(6, 4).cumsum(-1))}, "needs the tokens of a grid"),
         ("acf2d", {"geometry": Geometry.from_grid(2, 3), "causal": True}, "cannot be causal"),
         ("nsa", {"causal": True}, "cannot be causal"),
         ("bilateral", {"key": X}, "is self-attention: call it without key"),
@@ -161,7 +161,7 @@ def test_calls_refused(name: str, arguments: dict[str, object], message: str) ->
 
 
 def test_geometry_refused() -> None:
-    boxes = torch.rand(2, 6, 4)
+    boxes = torch.rand(2, 6, 4).cumsum(-1)
     boxes[1, 3, 2] = float("nan")
     with pytest.raises(UserError, match=r"boxes\[1, 3\] = .*nan.* is not finite"):
         Geometry.from_boxes(boxes)
@@ -172,7 +172,7 @@ def test_geometry_refused() -> None:
     with pytest.raises(UserError, match="empty"):
         Geometry.from_grid(0, 3)
     with pytest.raises(UserError, match="both positive"):
-        Geometry.from_boxes(torch.rand(6, 4), size=(0.0, 1.0))
+        Geometry.from_boxes(torch.rand(6, 4).cumsum(-1), size=(0.0, 1.0))
 
 
 def test_several_queries_share_a_memory() -> None:

@@ -81,7 +81,7 @@ def test_modules_of_half_precision(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["dsa", "gsa", "rel_pe", "abs_pe", "acf2d"])
 def test_geometry_of_another_batch(name: str) -> None:
     module = build(name, dim=8, heads=2, socket="token")
-    boxes = torch.rand(3, 6, 4)
+    boxes = torch.rand(3, 6, 4).cumsum(-1)
     with pytest.raises(UserError, match="geometry has a batch of 3; expected 1 or the 2"):
         module(torch.randn(2, 6, 8), geometry=Geometry.from_boxes(boxes, size=(1.0, 1.0)))
 
@@ -202,7 +202,7 @@ def test_a_causal_call_compiles_for_any_length() -> None:
 
 def test_absolute_geometry_is_cached() -> None:
     attn = build("abs_pe", dim=8, heads=2, socket="token").double().eval()
-    x, boxes = torch.randn(1, 4, 8).double(), torch.rand(1, 4, 4).double()
+    x, boxes = torch.randn(1, 4, 8).double(), torch.rand(1, 4, 4).double().cumsum(-1)
     whole = attn(x, causal=True, geometry=Geometry.from_boxes(boxes, size=(1.0, 1.0)))
     steps, cache = [], Cache()
     for i in range(4):
@@ -272,3 +272,61 @@ def test_no_keys_at_all(name: str) -> None:
     attn = build(name, dim=8, heads=2, socket="token")
     assert not attn(torch.randn(2, 3, 8), torch.zeros(2, 0, 8)).any()
     assert attn(torch.zeros(2, 0, 8)).shape == (2, 0, 8)
+
+
+def test_boxes_inside_out_are_refused() -> None:
+    boxes = torch.tensor([[0.0, 0, 1, 1], [2, 2, 2, 3], [-5, 4, 9, 4], [0, 0, 0, 0]]).expand(2, -1, -1).clone()
+    assert Geometry.from_boxes(boxes).boxes is not None  # without width or height, outside the picture, of zeros
+    boxes[1, 2] = torch.tensor([5.0, 0, 4, 1])
+    with pytest.raises(UserError, match=r"boxes\[1, 2\] = \[5.0, 0.0, 4.0, 1.0\] is inside out") as caught:
+        Geometry.from_boxes(boxes)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=r"boxes\[0, 0\] = .* is inside out"):
+        Geometry.from_boxes(torch.tensor([[0.0, 2, 1, 1]]))
+    boxes[0, 3, 0] = float("nan")
+    with pytest.raises(UserError, match=r"boxes\[0, 3\] = .* is not finite"):
+        Geometry.from_boxes(boxes)
+    assert len(Geometry.from_points(torch.tensor([[1.0, -1.0]]))) == 1
+
+
+def test_padded_boxes_may_hold_anything() -> None:
+    boxes, mask = torch.rand(2, 4, 4).cumsum(-1), torch.tensor([[True, True, False, False], [True] * 3 + [False]])
+    boxes[~mask] = torch.tensor([float("nan"), 0.0, -1.0, 0.0])
+    geometry = Geometry.from_boxes(boxes, mask=mask)
+    assert geometry.boxes is not None
+    assert torch.equal(geometry.boxes[mask], boxes[mask])
+    assert not geometry.boxes[~mask].any()
+    single = Geometry.from_boxes(boxes[0], mask=mask[0]).boxes
+    assert single is not None
+    assert torch.equal(single[0], geometry.boxes[0])
+    with pytest.raises(UserError, match=r"boxes\[1, 3\]"):
+        Geometry.from_boxes(
+            boxes, mask=torch.ones_like(mask).masked_fill(~mask & (torch.arange(2)[:, None] == 0), False)
+        )
+    with pytest.raises(UserError, match=r"mask of boxes must be booleans of shape \(2, 4\)"):
+        Geometry.from_boxes(boxes, mask=mask[0])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("rel_pos", {"clip": 2}),
+        ("bilateral", {"window": 5}),
+        ("bilateral", {"window": 3, "padding": "inf", "smoothing": "zscore"}),
+    ],
+)
+def test_exports_for_any_number_of_tokens(name: str, settings: dict[str, object], causal: bool, masked: bool) -> None:
+    torch.manual_seed(0)
+    module = build(name, dim=8, heads=2, socket="token", **settings).eval()
+    sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    given, shapes = {"causal": causal}, {"query": sizes, "causal": None}
+    if masked:
+        given, shapes = {**given, "mask": torch.rand(2, 8) > 0.3}, {**shapes, "mask": sizes}
+    program = torch.export.export(module, (torch.randn(2, 8, 8),), given, dynamic_shapes=shapes).module()
+    for tokens in (2, 7, 70):
+        x = torch.randn(3, tokens, 8)
+        if masked:
+            given["mask"] = torch.rand(3, tokens) > 0.3
+        torch.testing.assert_close(program(x, **given), module(x, **given), rtol=1e-4, atol=1e-5)

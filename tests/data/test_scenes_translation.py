@@ -87,7 +87,7 @@ def test_pairs_mean_the_same_and_are_true() -> None:
     forms = set()
     for index in range(500):
         s = scene(31, index)
-        facts = Facts(picture(31, index, ScenesSettings()))
+        facts = Facts.of(picture(31, index, ScenesSettings()))
         assert len(s.pairs) == 3
         for vela, toru in s.pairs:
             meaning = read_vela(vela)

@@ -12,9 +12,9 @@ from PIL import Image
 from vlp_segmentation import plugin
 from vlp_segmentation.models import MODELS, Labels, SegmentationModel
 from vlp_segmentation.predict import as_tested
-from vlp_segmentation.readers.files import read_image
 from vlp_segmentation.testing import InferenceSettings
 from vlplatform.errors import UserError
+from vlplatform.vision.pictures import read_image
 
 CPU = torch.device("cpu")
 PALETTE = ((0, 0, 0), (0, 128, 0), (0, 0, 255))

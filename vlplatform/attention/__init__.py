@@ -122,6 +122,22 @@ def build(name: str, *, dim: int, socket: Socket, memory_dim: int | None = None,
         accepted = inspect.signature(mechanism.build).parameters
         if given and "memory_dim" not in accepted:
             raise UserError(f"attn={name} cannot read a memory of another width: memory_dim must be left out.")
-        return mechanism.build(dim=dim, **{k: v for k, v in vars(parsed).items() if k in accepted}, **given)
+        return _built(
+            name, mechanism, {"dim": dim, **{k: v for k, v in vars(parsed).items() if k in accepted}, **given}
+        )
     except ValueError as error:
         raise UserError(f"attn={name}: {error}") from error
+
+
+def _built(name: str, mechanism: Mechanism, arguments: dict[str, Any]) -> nn.Module:
+    """The module; messages from within, now or in its calls, name it too and not its parts alone."""
+    try:
+        module = mechanism.build(**arguments)
+    except UserError as error:
+        if str(error).startswith(f"attn={name}"):
+            raise
+        raise UserError(f"attn={name}: {error}") from error
+    for part in module.modules():
+        if isinstance(part, ScoreTerm):
+            part.title = f"{name} ({part.title})"
+    return module

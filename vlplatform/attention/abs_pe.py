@@ -42,14 +42,14 @@ class AbsoluteGeometry(ScoreTerm):
         if depth.layer and not self.every_layer:
             return tokens
         if geometry is None:
-            raise UserError(f"attn={self.name} needs geometry=…, which was not given.")
+            raise UserError(f"attn={self.title} needs geometry=…, which was not given.")
         return tokens + self.encoding(geometry, tokens.shape[-1]).to(tokens.dtype)
 
     def encoding(self, geometry: Geometry, dim: int) -> Tensor:
         """(B or 1, N, dim)."""
         extent = geometry.extent
         if extent is None:
-            raise UserError(f"attn={self.name} needs the picture's size: make the geometry with size=(width, height).")
+            raise UserError(f"attn={self.title} needs the picture's size: make the geometry with size=(width, height).")
         sides = torch.zeros_like(geometry.points) if geometry.boxes is None else box_sizes(geometry.boxes)
         numbers = torch.cat((geometry.points, sides), -1) / torch.cat((extent, extent), -1)
         steps = dim // 8

@@ -114,18 +114,19 @@ class Clusters1d(_Clusters):
         self, sizes: Sizes, *, scores: Scores = "weights", grows: bool = True, rate: int = 1, window: int | None = None
     ) -> None:
         super().__init__(sizes, scores, grows, rate, window)
+        self.causal_calls = False if rate > 1 else None
         self.merge = _Merge(sizes.dim) if window is None else None
 
     def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
         """C of the call's queries."""
-        call.needs_own_sequence(self.name)
+        call.needs_own_sequence(self.title)
         if self.merge is None:
             place = torch.arange(call.keys, device=query.device)
             fixed = (place - place[call.first :, None]).abs() <= (self.window or 0)
             return self._grown(fixed[None].to(query.dtype), call)
         if self.rate > 1 and call.causal:
             raise UserError(
-                f"attn={self.name} with rate={self.rate} mixes neighbours, later ones too: it cannot be causal."
+                f"attn={self.title} with rate={self.rate} mixes neighbours, later ones too: it cannot be causal."
             )
         numbers = self.merge.numbers(call.query)
         if call.cache is not None:
@@ -160,6 +161,7 @@ class Clusters2d(_Clusters):
     """
 
     name = "acf2d"
+    causal_calls = False
 
     def __init__(
         self,
@@ -180,10 +182,10 @@ class Clusters2d(_Clusters):
 
     def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
         """C (B, N, N)."""
-        call.needs_own_sequence(self.name)
+        call.needs_own_sequence(self.title)
         if call.causal or call.cache is not None:
-            raise UserError(f"attn={self.name} is over a whole grid: it cannot be causal or cached.")
-        geometry, _ = call.needs_geometry(self.name)
+            raise UserError(f"attn={self.title} is over a whole grid: it cannot be causal or cached.")
+        geometry, _ = call.needs_geometry(self.title)
         cell: Tensor | None = None
         if geometry.grid is not None:
             height, width = geometry.grid

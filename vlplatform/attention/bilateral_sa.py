@@ -64,13 +64,14 @@ class Bilateral(ScoreTerm):
         if window < 1 or (hidden is not None and hidden < 1):
             raise ValueError(f"window={window} and hidden={hidden} must be at least 1")
         self.window, self.heads, self.key_dim = window, sizes.heads, sizes.key_dim
-        self.padding, self.smoothing = padding, smoothing
-        self.embedding = nn.Linear(sizes.dim, hidden or sizes.key_dim)
-        self.logits = nn.Linear(hidden or sizes.key_dim, sizes.heads * (window + (padding == "learned")))
+        self.padding, self.smoothing, self.hidden = padding, smoothing, hidden or sizes.key_dim
+        self.causal_calls = True if window % 2 == 0 else None
+        self.embedding = nn.Linear(sizes.dim, self.hidden)
+        self.logits = nn.Linear(self.hidden, sizes.heads * (window + (padding == "learned")))
 
     def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
         """The smoothed logits of the window's places, relative to the padding value: (B, h, N, k)."""
-        call.needs_own_sequence(self.name)
+        call.needs_own_sequence(self.title)
         if not call.causal and self.window % 2 == 0:
             raise UserError(f"attn.window={self.window} is even: a window without causal=True is centred, hence odd.")
         taps = self.logits(self.embedding(call.query)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -108,7 +109,7 @@ class Bilateral(ScoreTerm):
         key = torch.arange(call.first, call.first + queries, device=taps.device)[:, None] + place  # (N, k)
         exists = (key >= 0) & (key < call.keys)
         if call.allowed is None:
-            present, count = exists[None, None], torch.tensor(call.keys, device=taps.device)
+            present, count = exists[None, None], call.keys
         else:
             allowed = call.allowed.expand(*call.allowed.shape[:2], queries, call.keys)
             index = key.clamp(0, call.keys - 1).expand(*allowed.shape[:2], -1, -1)
@@ -117,7 +118,7 @@ class Bilateral(ScoreTerm):
         if self.padding == "inf":
             count = present.sum(-1, keepdim=True)
         values = wide.masked_fill(~present, 0)
-        count = count.clamp_min(1)
+        count = count.clamp_min(1) if isinstance(count, Tensor) else count
         mean = values.sum(-1, keepdim=True) / count
         variance = (values * values).sum(-1, keepdim=True) / count - mean * mean
         if self.padding == "inf":  # nothing else keeps these logits near 0

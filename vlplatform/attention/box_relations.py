@@ -39,12 +39,12 @@ class BoxRelations(ScoreTerm):
 
     def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
         """The relative geometry (B or 1, N, M, 4), once for all layers."""
-        pair = call.needs_geometry(self.name)
+        pair = call.needs_geometry(self.title)
 
         def compute() -> Tensor:
-            return relative_boxes(*(boxes(g, self.name) for g in pair), inclusive=self.inclusive)
+            return relative_boxes(*(boxes(g, self.title) for g in pair), inclusive=self.inclusive)
 
-        return {"relative": Operand(call.depth.once(("relative boxes", self.inclusive), compute), rows=1)}
+        return {"relative": Operand(call.once(("relative boxes", self.inclusive), compute), rows=1)}
 
     def bias(self, block: Block) -> Tensor:
         """log ω (b, h, R, M)."""

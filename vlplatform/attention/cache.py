@@ -20,6 +20,7 @@ class Cache:
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self.memory = False  # what is kept belongs to a memory, whose items several queries may share
         self.share = 1  # queries side by side that share an item here, as the beams of an image share its memory
         self.length = 0
         self.children: dict[str, Cache] = {}
@@ -31,7 +32,8 @@ class Cache:
     def copy(self) -> Cache:
         """A cache of its own with the same contents; the tensors are shared, nothing changes them in place."""
         other = Cache()
-        other.tensors, other.share, other.length = dict(self.tensors), self.share, self.length
+        other.tensors, other.length = dict(self.tensors), self.length
+        other.memory, other.share = self.memory, self.share
         other.children = {name: child.copy() for name, child in self.children.items()}
         return other
 
@@ -41,13 +43,30 @@ class Cache:
         self.tensors[name] = new if old is None else torch.cat((old, new), axis)
         return self.tensors[name]
 
-    def reorder(self, index: Tensor) -> None:
+    def expand(self, times: int) -> None:
+        """Every batch item becomes ``times`` items side by side, as an image's one hypothesis becomes its beams.
+
+        What belongs to a memory is not copied: more queries share it from now on.
+        """
+        if self.memory:
+            self.share *= times
+        else:
+            self.tensors = {name: tensor.repeat_interleave(times, 0) for name, tensor in self.tensors.items()}
+        for child in self.children.values():
+            child.expand(times)
+
+    def reorder(self, index: Tensor, *, same_memory: bool = False) -> None:
         """Choose batch items, as a beam search does after each step; ``index`` (B',) may repeat them.
 
         Where several queries share an item, as the beams of an image share its memory, they move together: the first of
         each group says where to.
+
+        Args:
+            index: The old place of each item.
+            same_memory: Items move within their groups only: what belongs to a memory stays as it is, uncopied.
         """
-        own = index if self.share == 1 else index[:: self.share] // self.share
-        self.tensors = {name: tensor.index_select(0, own) for name, tensor in self.tensors.items()}
+        if not (self.memory and same_memory):
+            own = index if self.share == 1 else index[:: self.share] // self.share
+            self.tensors = {name: tensor.index_select(0, own) for name, tensor in self.tensors.items()}
         for child in self.children.values():
-            child.reorder(index)
+            child.reorder(index, same_memory=same_memory)

@@ -59,7 +59,8 @@ def attention(
     made: list[ScoreTerm] = []
     for part in parts:
         own = {f.name for f in dataclasses.fields(typed.of_constructor(part.build, GIVEN))}
-        made.append(_made(part, sizes, {key: parsed[key] for key in own if key in parsed}))
+        values_of_part = {key: parsed[key] for key in own if key in parsed}
+        made.append(_made(part, sizes, values_of_part, named=len(parts) > 1))
     return MultiHeadAttention(dim, terms=made, **of_attention, **given)
 
 
@@ -68,6 +69,7 @@ def terms(listed: Sequence[Any], sizes: Sizes) -> list[ScoreTerm]:
 
     Raises:
         UserError: An entry of another form, an unknown term or setting.
+        ValueError: A value that a term refuses; the term is named.
     """
     from vlplatform.attention import catalogue, resolve
 
@@ -85,11 +87,15 @@ def terms(listed: Sequence[Any], sizes: Sizes) -> list[ScoreTerm]:
         if not part.term:
             raise UserError(f"attn.terms[{i}]={name} is a module of its own, not a score term: {nearest(name, known)}.")
         parsed = typed.parse(typed.of_constructor(part.build, GIVEN), values, f"attn.terms[{i}]")
-        made.append(_made(part, sizes, vars(parsed)))
+        made.append(_made(part, sizes, vars(parsed), named=True))
     return made
 
 
-def _made(part: Mechanism, sizes: Sizes, values: Mapping[str, Any]) -> ScoreTerm:
-    term = part.build(sizes, **values)
+def _made(part: Mechanism, sizes: Sizes, values: Mapping[str, Any], *, named: bool) -> ScoreTerm:
+    """The term; what it refuses begins with its name where that is not said already."""
+    try:
+        term = part.build(sizes, **values)
+    except ValueError as error:
+        raise ValueError(f"{part.name}: {error}" if named else str(error)) from error
     assert isinstance(term, ScoreTerm)
     return term

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vlplatform import geometry
+from vlplatform.attention.kernels.flex import Pairwise
 from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.score_term import Block, Call, Operand, ScoreTerm, Sizes
 from vlplatform.geometry import Metric
@@ -52,7 +53,7 @@ class DistanceSensitive(ScoreTerm):
         if scaling not in get_args(Scaling):
             raise ValueError(f"scaling={scaling} is not one of {', '.join(get_args(Scaling))}")
         self.distance: Metric = distance
-        self.scaling = scaling
+        self.scaling: Scaling = scaling
         self.w = nn.Parameter(torch.empty(sizes.heads, 1, 1))
         self.v = nn.Parameter(torch.empty(sizes.heads, 1, 1)) if scaling == "dynamic_sigmoid" else None
         bound = (6 / (sizes.heads + 1)) ** 0.5
@@ -61,25 +62,43 @@ class DistanceSensitive(ScoreTerm):
 
     def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
         """The distances (B or 1, 1, N, M), once for all layers."""
-        of_query, of_key = call.needs_geometry(self.name)
+        of_query, of_key = call.needs_geometry(self.title)
 
         def compute() -> Tensor:
             return geometry.distances(of_query.points, of_key.points, self.distance)[:, None]
 
-        return {"distance": Operand(call.depth.once((self.name, self.distance), compute), rows=2)}
+        return {"distance": Operand(call.once(("distances", self.distance), compute), rows=2)}
 
     def modulate(self, logits: Tensor, block: Block) -> Tensor:
         """ReLU of the logits times R."""
-        return logits.relu() * self.rescale(block.operands["distance"])
+        return logits.relu() * _rescale(block.operands["distance"], self.w, self.v, self.scaling)
+
+    def pairwise(self, call: Call) -> Pairwise:
+        """ReLU of the logit times R, the distance being computed of the two points."""
+        at, to = (g.points.expand(call.query.shape[0], -1, -1) for g in call.needs_geometry(self.title))
+        w = self.w.flatten().to(at.dtype)  # gradients are summed in full precision
+        v = None if self.v is None else self.v.flatten().to(at.dtype)
+        metric, scaling = self.distance, self.scaling
+
+        def modulate(logit: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            apart = geometry.length(at[b, i, 0] - to[b, j, 0], at[b, i, 1] - to[b, j, 1], metric)
+            return logit.relu() * _rescale(apart, w[h], None if v is None else v[h], scaling)
+
+        return Pairwise(modulate=modulate)
 
     def rescale(self, distance: Tensor) -> Tensor:
         """R (…, h, N, M) of distances (…, 1, N, M)."""
-        if self.v is not None:
-            return (1 + self.v.exp()) * torch.sigmoid(self.w * distance - self.v)
-        if self.scaling == "quadratic":
-            distance = distance * distance
-        scaled = self.w * distance
-        return scaled if self.scaling == "scalar" else scaled.clamp(0, 2)
+        return _rescale(distance, self.w, self.v, self.scaling)
+
+
+def _rescale(distance: Tensor, w: Tensor, v: Tensor | None, scaling: Scaling) -> Tensor:
+    """R of distances, with w and v that broadcast to them."""
+    if v is not None:
+        return (1 + v.exp()) * torch.sigmoid(w * distance - v)
+    if scaling == "quadratic":
+        distance = distance * distance
+    scaled = w * distance
+    return scaled if scaling == "scalar" else scaled.clamp(0, 2)
 
 
 MECHANISMS = (

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from vlplatform.attention import composition
 from vlplatform.attention.mechanism import Mechanism
-from vlplatform.attention.multi_head import MultiHeadAttention, sizes_of
-from vlplatform.attention.nsa import Norm, Normalised, NormalizedQueries
+from vlplatform.attention.multi_head import MultiHeadAttention, Scale, sizes_of
+from vlplatform.attention.nsa import Norm, Normalised
 from vlplatform.attention.score_term import Block, Call, Operand, ScoreTerm, Sizes
 from vlplatform.errors import UserError
 from vlplatform.geometry import Geometry, relative_boxes
@@ -52,7 +53,7 @@ class GeometryAware(ScoreTerm):
         width = sizes.key_dim if geometry_dim is None else geometry_dim
         if width < 1:
             raise ValueError(f"geometry_dim={geometry_dim} must be at least 1")
-        self.heads, self.width = sizes.heads, width
+        self.heads, self.kinds, self.geometry_dim = sizes.heads, tuple(kinds), width
         self.geometry = nn.Linear(4, width)
         self.weight = nn.Parameter(torch.empty(sizes.heads, width)) if "content_independent" in kinds else None
         if self.weight is not None:
@@ -62,19 +63,19 @@ class GeometryAware(ScoreTerm):
 
     def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
         """The relative geometry (B or 1, N, M, 4), once for all layers, and the geometric queries and keys."""
-        pair = call.needs_geometry(self.name)
+        pair = call.needs_geometry(self.title)
 
         def compute() -> Tensor:
-            return relative_boxes(*(boxes(g, self.name) for g in pair)).transpose(2, 3).contiguous()
+            return relative_boxes(*(boxes(g, self.title) for g in pair)).transpose(2, 3).contiguous()
 
-        relative = call.depth.once(("relative boxes, numbers before keys",), compute).to(self.geometry.weight.dtype)
+        relative = call.once("relative boxes, numbers before keys", compute).to(self.geometry.weight.dtype)
         operands = {"relative": Operand(relative, rows=1)}
         if self.query is not None:
             operands["query"] = Operand(self.query(call.query).unflatten(-1, (self.heads, -1)), rows=1)
         if self.key is not None:
             if call.cache is not None:
                 raise UserError(
-                    "attn=gsa with kinds=[key] keeps nothing between decoding steps: call it without cache=…."
+                    f"attn={self.title} with kinds=[key] keeps nothing between decoding steps: call it without cache=…."
                 )
             operands["key"] = Operand(self.key(call.key).unflatten(-1, (self.heads, -1)))
         return operands
@@ -97,13 +98,13 @@ class GeometryAware(ScoreTerm):
 
     def floats(self, keys: int) -> int:
         """G of one query, twice."""
-        return 2 * keys * self.width
+        return 2 * keys * self.geometry_dim
 
     def macs(self, queries: int, keys: int) -> int:
         """The maps of boxes, queries and keys, and a product per kind."""
         kinds = (self.weight is not None) + (self.query is not None) + (self.key is not None)
         maps = sum(n * m.weight.numel() for n, m in ((queries, self.query), (keys, self.key)) if m is not None)
-        return queries * keys * self.width * (4 + kinds * self.heads) + maps
+        return queries * keys * self.geometry_dim * (4 + kinds * self.heads) + maps
 
 
 def _per_query(query: Tensor, relation: Tensor) -> Tensor:
@@ -126,6 +127,10 @@ def _normalized(
     dim: int,
     *,
     heads: int = 8,
+    head_dim: int | None = None,
+    key_dim: int | None = None,
+    bias: bool = True,
+    scale: Scale = "head",
     norm: Norm = "instance",
     on: Normalised = "query",
     affine: bool = False,
@@ -139,6 +144,10 @@ def _normalized(
     Args:
         dim: Model width D.
         heads: Heads h.
+        head_dim: Width of one head's query, key and value; D / h unless given.
+        key_dim: Width of one head's query and key, where it differs.
+        bias: The four projections have biases.
+        scale: Logits are divided by the root of the head's width or of the model's.
         norm: As of ``nsa``.
         on: As of ``nsa``.
         affine: As of ``nsa``.
@@ -147,12 +156,21 @@ def _normalized(
         dropout: Rate at which attention weights are dropped.
         memory_dim: Width of the keys' tokens.
     """
-    sizes = sizes_of(dim, heads, memory_dim=memory_dim)
-    terms = (
-        NormalizedQueries(sizes, norm=norm, on=on, affine=affine),
-        GeometryAware(sizes, kinds=kinds, geometry_dim=geometry_dim),
+    listed = (
+        {"name": "nsa", "norm": norm, "on": on, "affine": affine},
+        {"name": "gsa", "kinds": kinds, "geometry_dim": geometry_dim},
     )
-    return MultiHeadAttention(dim, heads=heads, dropout=dropout, memory_dim=memory_dim, terms=terms)
+    return MultiHeadAttention(
+        dim,
+        heads=heads,
+        head_dim=head_dim,
+        key_dim=key_dim,
+        bias=bias,
+        scale=scale,
+        dropout=dropout,
+        memory_dim=memory_dim,
+        terms=composition.terms(listed, sizes_of(dim, heads, head_dim, key_dim, scale, memory_dim)),
+    )
 
 
 MECHANISMS = (

@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlplatform.attention.cache import Cache
+from vlplatform.attention.dsa import Scaling
 from vlplatform.attention.mechanism import Mechanism
+from vlplatform.attention.multi_head import Scale
 from vlplatform.attention.score_term import Depth
 from vlplatform.errors import UserError
 from vlplatform.geometry import Geometry, Metric
@@ -183,8 +185,12 @@ def _distance_sensitive(
     dim: int,
     *,
     distance: Metric = "manhattan",
-    scaling: Literal["dynamic_sigmoid", "linear", "quadratic", "scalar"] = "dynamic_sigmoid",
+    scaling: Scaling = "dynamic_sigmoid",
     heads: int = 8,
+    head_dim: int | None = None,
+    key_dim: int | None = None,
+    bias: bool = True,
+    scale: Scale = "head",
     branches: int = 3,
     drop: float = 0.4,
     form: Form = "code",
@@ -200,16 +206,21 @@ def _distance_sensitive(
         distance: Of the branches.
         scaling: Of the branches.
         heads: Heads of each branch.
+        head_dim: Width of one head's query, key and value; D / h unless given.
+        key_dim: Width of one head's query and key, where it differs.
+        bias: The four projections of each branch have biases.
+        scale: Logits are divided by the root of the head's width or of the model's.
         branches: M.
         drop: ρ, the rate at which branches are dropped in training.
         form: ``code``: a residual and norm for each branch; ``paper``: the bare outputs.
         dropout: Of attention weights, and of each branch's output.
         memory_dim: Width of the keys' tokens.
     """
+    inner = {"head_dim": head_dim, "key_dim": key_dim, "bias": bias, "scale": scale}
     return _multi_branch(
         dim,
         of="dsa",
-        inner={"distance": distance, "scaling": scaling},
+        inner={"distance": distance, "scaling": scaling, **inner},
         heads=heads,
         branches=branches,
         drop=drop,

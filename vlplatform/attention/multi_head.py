@@ -7,6 +7,7 @@ Vaswani et al., "Attention Is All You Need" (2017), §3.2; the mechanisms of the
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from vlplatform.attention import masks
 from vlplatform.attention.cache import Cache
-from vlplatform.attention.kernels import fused_wanted, path
+from vlplatform.attention.kernels import flex, fused_wanted, path
 from vlplatform.attention.kernels.blocks import Piece, by_blocks, drop, plan
 from vlplatform.attention.score_term import Block, Call, Depth, Operand, ScoreTerm, Sizes, forbidden
 from vlplatform.errors import UserError
@@ -110,13 +111,22 @@ class MultiHeadAttention(nn.Module):
         """
         if isinstance(key, Tensor) and key.ndim == 3 and not key.shape[1]:
             return torch.zeros_like(query)
-        call, projected, operands = self._prepare(query, key, value, geometry, mask, causal, cache, query_mask, depth)
-        attended = self._attend(call, projected, operands)
+        flexes = self._flexes(query, query if key is None else key, geometry, cache)
+        call, projected = self._prepare(
+            query, key, value, geometry, mask, causal, cache, query_mask, depth, with_causality=not flexes
+        )
+        if flexes:
+            attended, seen = self._flexed(call, projected)
+            operands: list[dict[str, Operand]] = []
+        else:
+            operands, seen = self._operands(call, projected), None
+            attended = self._attend(call, projected, operands)
         if attended.shape[0] != query.shape[0]:
             attended = attended.unflatten(1, (-1, query.shape[1])).flatten(0, 1)
         out = self.output(attended)
         if call.masked:  # else each query sees itself at least
-            dead = (~self._seen(call, operands).any(-1)).all(1)[..., None]  # (B or 1, N or 1, 1): no head has any key
+            seen = self._seen(call, operands).any(-1) if seen is None else seen
+            dead = (~seen).all(1)[..., None]  # (B or 1, N or 1, 1): no head has any key
             if dead.shape[0] not in (1, out.shape[0]):
                 dead = dead.repeat_interleave(out.shape[0] // dead.shape[0], 0)
             out = out.masked_fill(dead, 0)
@@ -142,7 +152,8 @@ class MultiHeadAttention(nn.Module):
             given["cache"] = given["cache"].copy()
         if given["depth"] is not None:
             given["depth"] = given["depth"].copy()
-        call, (q, k, v), operands = self._prepare(query, key, **given)
+        call, (q, k, v) = self._prepare(query, key, **given)
+        operands = self._operands(call, (q, k, v))
         whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
         kept: list[Tensor] = []
         self._block(call, 0, (q, k, v, call.allowed), whole, 0.0, kept=kept)
@@ -173,14 +184,16 @@ class MultiHeadAttention(nn.Module):
         cache: Cache | None,
         query_mask: Tensor | None,
         depth: Depth | None,
-    ) -> tuple[Call, tuple[Tensor, Tensor, Tensor], list[dict[str, Operand]]]:
+        *,
+        with_causality: bool = True,
+    ) -> tuple[Call, tuple[Tensor, Tensor, Tensor]]:
         self._check(query, key, value)
         own, depth = key is None, depth or Depth()
         batch, queries, _ = query.shape
         first = cache.length if cache is not None and own else 0
         keys = first + queries if key is None else key.shape[1]
         groups = 1 if key is None else batch // key.shape[0]
-        pair = self._pair(geometry, (batch, queries), (batch // groups, keys), own, query)
+        pair = self._pair(geometry, (batch, queries), (batch // groups, keys), own, query, depth)
         wide = None if mask is None else masks.check(mask, batch // groups, self.sizes.heads, queries, keys)
         # one row for all queries is padding; of a single query it may be what this one must not see
         of_keys = mask is not None and (mask.ndim == 2 or queries > 1)
@@ -209,7 +222,7 @@ class MultiHeadAttention(nn.Module):
                 query = term.embed(query, pair[0] if pair else None, depth)
                 value, key = (at_key if value is key else value), at_key
         allowed = wide
-        if causal:
+        if causal and with_causality:
             allowed = masks.both(wide, masks.causal(queries, keys, first, query.device)[None, None])
         call = Call(
             query, key, keys, own, causal, first, real_query, real_key, mask is not None, allowed, pair, cache, depth
@@ -221,8 +234,39 @@ class MultiHeadAttention(nn.Module):
                 call = _repeated(call, groups)
             else:  # the queries of one memory side by side: nothing is copied
                 q = q.unflatten(0, (-1, groups)).transpose(1, 2).flatten(2, 3)
-        operands = [dict(term.prepare(call, q, k)) for term in self._terms()]
-        return call, (q, k, v), operands
+        return call, (q, k, v)
+
+    def _operands(self, call: Call, projected: tuple[Tensor, Tensor, Tensor]) -> list[dict[str, Operand]]:
+        return [dict(term.prepare(call, projected[0], projected[1])) for term in self._terms()]
+
+    def _flexes(
+        self, query: Tensor, key: Tensor, geometry: Geometry | tuple[Geometry, Geometry] | None, cache: Cache | None
+    ) -> bool:
+        """Whether the call takes :mod:`~vlplatform.attention.kernels.flex`: all terms that act on logits allow it."""
+        if not (isinstance(query, Tensor) and isinstance(key, Tensor) and query.ndim == key.ndim == 3):
+            return False  # refused in a moment
+        if not flex.wanted(query, key.shape[1], (self.sizes.key_dim, self.sizes.value_dim)):
+            return False
+        acting = [term for term in self._terms() if any(term.acts(point) for point in _POINTS)]
+        pair = geometry if isinstance(geometry, tuple) else (geometry,)
+        moving = any(
+            isinstance(part, Geometry) and part.points.requires_grad for part in pair
+        )  # no gradient at 0 there
+        kept = cache is not None or (self.dropout and self.training)
+        return bool(acting) and all(term.pairs() for term in acting) and not (moving or kept)
+
+    def _flexed(self, call: Call, projected: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The heads' outputs side by side, (B, N, h · value width), and which rows have a key, (B, h, N)."""
+        pairs = [pair for term in self._terms() if (pair := term.pairwise(call)) is not None]
+        sights = [pair.visible for pair in pairs if pair.visible is not None]
+        queries, device = call.query.shape[1], call.query.device
+        seen = call.once(
+            ("blocks", queries, call.keys, call.causal, device),
+            lambda: flex.blocks(queries, call.keys, sights, call.causal, device),
+            *sights,
+        )
+        out, alive = flex.attend(*projected, pairs, mask=call.allowed, seen=seen, scale=self.scale)
+        return out.transpose(1, 2).flatten(2), alive
 
     def _project(self, call: Call, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q = self._heads(self.query(call.query))
@@ -240,6 +284,7 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             k, v = cache.extend("key", k, 2), cache.extend("value", v, 2)
             cache.length, cache.share = k.shape[2], 1 if call.own else call.query.shape[0] // k.shape[0]
+            cache.memory = not call.own
         return q, k, v
 
     def _heads(self, rows: Tensor) -> Tensor:
@@ -410,8 +455,9 @@ class MultiHeadAttention(nn.Module):
         keys: tuple[int, int],
         own: bool,
         like: Tensor,
+        depth: Depth,
     ) -> tuple[Geometry, Geometry] | None:
-        """The geometry of queries and of keys, each given as (items, tokens)."""
+        """The geometry of queries and of keys, each given as (items, tokens); the same objects in all layers."""
         if geometry is None:
             return None
         pair = (geometry, geometry) if isinstance(geometry, Geometry) else geometry
@@ -427,7 +473,10 @@ class MultiHeadAttention(nn.Module):
                 raise UserError(f"geometry has {len(part)} tokens; expected the {tokens} {name}{hint}.")
             if part.points.shape[0] not in (1, items, keys[0]):
                 raise UserError(f"geometry has a batch of {len(part.points)}; expected 1 or the {items} of the {name}.")
-        return pair[0].to(like), pair[1].to(like)
+        of_query, of_key = (
+            depth.once(("geometry", like.dtype, like.device), functools.partial(part.to, like), part) for part in pair
+        )
+        return of_query, of_key
 
 
 def sizes_of(
@@ -466,6 +515,12 @@ def check_together(terms: Sequence[ScoreTerm]) -> None:
                 raise ValueError(f"the term {term.name} stands twice in the list")
             if term.exclusive and term.exclusive == other.exclusive:
                 raise ValueError(f"{other.name} and {term.name} cannot be combined: both are {term.exclusive}")
+            if {term.causal_calls, other.causal_calls} >= {True, False}:
+                causal, never = (term, other) if term.causal_calls else (other, term)
+                raise ValueError(
+                    f"{causal.name} and {never.name} cannot be combined: with these settings {causal.name} is for "
+                    f"causal calls alone, and {never.name} for none of them"
+                )
 
 
 def _block_of(call: Call, first: int, rows: int, allowed: Tensor | None, operands: dict[str, Tensor]) -> Block:

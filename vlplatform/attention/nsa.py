@@ -42,15 +42,17 @@ class NormalizedQueries(ScoreTerm):
             raise ValueError(f"norm={norm} is not one of {', '.join(get_args(Norm))}")
         if on not in get_args(Normalised):
             raise ValueError(f"on={on} is not one of {', '.join(get_args(Normalised))}")
-        self.kind, self.mixes_queries = norm, norm != "layer" and on != "key"
+        self.norm, self.on, self.affine = norm, on, affine
+        self.mixes_queries = norm != "layer" and on != "key"
+        self.causal_calls = None if norm == "layer" else False
         self.query = _Norm(sizes, norm, affine) if on != "key" else None
         self.key = _Norm(sizes, norm, affine) if on != "query" else None
 
     def project(self, query: Tensor, key: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         """Normalised query, key or both."""
-        if self.kind != "layer" and (call.causal or call.first or (call.own and call.cache is not None)):
+        if self.norm != "layer" and (call.causal or call.first or (call.own and call.cache is not None)):
             raise UserError(
-                f"attn={self.name} with norm={self.kind} has statistics over the whole sequence, later tokens "
+                f"attn={self.title} with norm={self.norm} has statistics over the whole sequence, later tokens "
                 "included: it cannot be causal; use norm=layer or another mechanism there."
             )
         if self.query is not None:

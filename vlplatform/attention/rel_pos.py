@@ -37,7 +37,7 @@ class RelativePositions(ScoreTerm):
         super().__init__()
         if clip < 1:
             raise ValueError(f"clip={clip} must be at least 1")
-        self.clip, self.scale, self.heads = clip, sizes.scale, sizes.heads
+        self.clip, self.values, self.scale, self.heads = clip, values, sizes.scale, sizes.heads
         self.key = nn.Parameter(torch.empty(2 * clip + 1, sizes.key_dim))
         self.value = nn.Parameter(torch.empty(2 * clip + 1, sizes.value_dim)) if values else None
         for table in self.parameters():
@@ -45,7 +45,7 @@ class RelativePositions(ScoreTerm):
 
     def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
         """The logits of all offsets, less that of the leftmost: (B, h, N, 2·clip + 1)."""
-        call.needs_own_sequence(self.name)
+        call.needs_own_sequence(self.title)
         return {"taps": Operand((query * self.scale) @ (self.key - self.key[:1]).t(), rows=2)}
 
     def add(self, logits: Tensor, block: Block) -> Tensor:

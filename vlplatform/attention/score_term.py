@@ -15,11 +15,12 @@ calls each point of all terms before the next, in the order of its list of terms
 
 Masks come after the logits' last change, so that no term has to mind them. The last five points see a *block*: some
 of the batch and some of the queries, with all heads and keys. What a term computes once for all blocks it returns
-from ``prepare``.
+from ``prepare``. A term that can be said for one query and one key says it in ``pairwise`` and is then fused on GPUs.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from vlplatform.attention.cache import Cache
+from vlplatform.attention.kernels.flex import Pairwise
 from vlplatform.errors import UserError
 from vlplatform.geometry import Geometry
 
@@ -63,30 +65,45 @@ class Depth:
 
     Attributes:
         layer: Index of the layer, 0 at the bottom.
-        shared: Results kept for the layers above: geometry computed once, the clusters that grow.
+        shared: What grows from layer to layer, as clusters do.
+        kept: Results of :meth:`once`, with what they were computed of.
     """
 
     layer: int = 0
     shared: dict[Hashable, Any] = field(default_factory=dict)
+    kept: dict[Hashable, list[tuple[tuple[object, ...], Any]]] = field(default_factory=dict)
 
     def at(self, layer: int) -> Depth:
         """The same store seen from another layer."""
-        return Depth(layer, self.shared)
+        return Depth(layer, self.shared, self.kept)
 
     def copy(self) -> Depth:
         """The same layer with a store of its own that has the same contents."""
-        kept = {key: dict(value) if isinstance(value, dict) else value for key, value in self.shared.items()}
-        return Depth(self.layer, kept)
+        shared = {key: dict(value) if isinstance(value, dict) else value for key, value in self.shared.items()}
+        return Depth(self.layer, shared, {key: list(results) for key, results in self.kept.items()})
 
     def child(self, name: str) -> Depth:
-        """A store within this one, for one of several attentions in a layer; the same in all layers."""
-        return Depth(self.layer, self.shared.setdefault(("child", name), {}))
+        """A store within this one, for one of several attentions in a layer; the same in all layers.
 
-    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """``compute()``, or what the first call with this key gave."""
-        if key not in self.shared:
-            self.shared[key] = compute()
-        return self.shared[key]
+        What :meth:`once` keeps is common to all: it depends on nothing that is theirs.
+        """
+        return Depth(self.layer, self.shared.setdefault(("child", name), {}), self.kept)
+
+    def once(self, key: Hashable, compute: Callable[[], T], *of: object) -> T:
+        """``compute()``, or what it gave for this key and these very objects before.
+
+        Args:
+            key: What is computed, with all settings it depends on.
+            compute: It may depend on ``key`` and ``of``, on no learnt weight.
+            of: What it is computed of, as a :class:`~vlplatform.geometry.Geometry`: told apart by identity, not value.
+        """
+        results = self.kept.setdefault(key, [])
+        for objects, result in results:
+            if len(objects) == len(of) and all(a is b for a, b in zip(objects, of)):
+                return result
+        result = compute()
+        results.append((of, result))
+        return result
 
 
 @dataclass(frozen=True)
@@ -122,6 +139,10 @@ class Call:
     geometry: tuple[Geometry, Geometry] | None
     cache: Cache | None
     depth: Depth
+
+    def once(self, key: Hashable, compute: Callable[[], T], *of: object) -> T:
+        """:meth:`Depth.once` of this call's geometry: what layers, and branches in them, share."""
+        return self.depth.once(key, compute, *(self.geometry or ()), *of)
 
     def needs_geometry(self, name: str) -> tuple[Geometry, Geometry]:
         """The geometry, or one sentence about its absence."""
@@ -190,15 +211,39 @@ class ScoreTerm(nn.Module):
                 query = torch.arange(block.start, block.start + block.rows, device=block.device)
                 return -0.1 * (query[:, None] - torch.arange(block.keys, device=block.device)).abs()
 
+    A setting is kept as the attribute of its name, so that terms can be compared by :meth:`settings`.
+
     Attributes:
-        name: Name of the mechanism, in messages.
+        name: Name of the mechanism.
+        title: What messages call it: its name, after that of the preset it belongs to, if any.
         mixes_queries: A query's result depends on the other queries, later ones included: nothing for a decoder.
+        causal_calls: True: for causal calls alone; false: for none of them; none: for all calls.
         exclusive: Terms with the same word here cannot be combined.
     """
 
     name: ClassVar[str] = ""
     mixes_queries: bool = False
+    causal_calls: bool | None = None
     exclusive: ClassVar[str] = ""
+    _names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, sizes: Sizes | None = None) -> None:
+        super().__init__()
+        self.title = self.name
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        cls._names = tuple(p.name for p in parameters if p.name != "sizes" and p.kind not in variable)
+
+    def settings(self) -> tuple[Hashable, ...]:
+        """Class and settings, equal and of one hash for terms that differ in learnt weights alone.
+
+        Modules themselves stay equal to nothing but themselves, as PyTorch needs them to be.
+        """
+        values = ((name, getattr(self, name)) for name in self._names)
+        return type(self), *((name, tuple(value) if isinstance(value, list) else value) for name, value in values)
 
     def embed(self, tokens: Tensor, geometry: Geometry | None, depth: Depth) -> Tensor:
         """Tokens (B, N, D) with what the term adds to them before the projections."""
@@ -235,6 +280,25 @@ class ScoreTerm(nn.Module):
     def output(self, probabilities: Tensor, block: Block) -> Tensor:
         """A tensor (b, h, R, value width), added to the heads' output."""
         raise NotImplementedError
+
+    def pairwise(self, call: Call) -> Pairwise | None:
+        """``modulate``, ``bias`` and ``visible`` for one query and one key; none where they cannot be said so.
+
+        It takes the place of these points and of ``prepare`` on GPUs (:mod:`vlplatform.attention.kernels.flex`).
+        """
+        return None
+
+    @classmethod
+    def pairs(cls) -> bool:
+        """Whether ``pairwise`` speaks for all the points where the class acts, none being overridden since."""
+        mro = cls.__mro__
+        newer = mro[: next(i for i, base in enumerate(mro) if "pairwise" in vars(base))]
+        said = ("prepare", "modulate", "bias", "visible")
+        return (
+            cls.acts("pairwise")
+            and not any(point in vars(base) for base in newer for point in said)
+            and not (cls.acts("weights") or cls.acts("output"))
+        )
 
     @classmethod
     def acts(cls, point: str) -> bool:

@@ -53,45 +53,126 @@ def _with_terms(
     )
 
 
-def _many_heads(dim: int, *, heads: int = 8, times: int = 3, bias: bool = True, dropout: float = 0.0) -> nn.Module:
+def _many_heads(
+    dim: int,
+    *,
+    heads: int = 8,
+    times: int = 3,
+    head_dim: int | None = None,
+    key_dim: int | None = None,
+    bias: bool = True,
+    scale: Scale = "head",
+    dropout: float = 0.0,
+    memory_dim: int | None = None,
+) -> nn.Module:
     """``times`` · h heads of width D / h: ``W_o`` reads ``times`` · D numbers.
 
     Args:
         dim: Model width D.
         heads: h.
         times: How many times as many heads.
+        head_dim: Width of one head's query, key and value; D / h unless given.
+        key_dim: Width of one head's query and key, where it differs.
         bias: The four projections have biases.
+        scale: Logits are divided by the root of the head's width or of the model's.
         dropout: Rate at which attention weights are dropped.
+        memory_dim: Width of the keys' tokens.
+
+    Raises:
+        ValueError: A size below 1, or D that h does not divide without ``head_dim``.
     """
     return MultiHeadAttention(
-        dim, heads=heads * times, head_dim=sizes_of(dim, heads, None, None).key_dim, bias=bias, dropout=dropout
+        dim,
+        heads=heads * _checked(times),
+        head_dim=sizes_of(dim, heads, head_dim).value_dim,
+        key_dim=key_dim,
+        bias=bias,
+        scale=scale,
+        dropout=dropout,
+        memory_dim=memory_dim,
     )
 
 
-def _extended(dim: int, *, heads: int = 8, bias: bool = True, dropout: float = 0.0) -> nn.Module:
+def _extended(
+    dim: int,
+    *,
+    heads: int = 8,
+    head_dim: int | None = None,
+    bias: bool = True,
+    scale: Scale = "head",
+    dropout: float = 0.0,
+    memory_dim: int | None = None,
+) -> nn.Module:
     """``softmax(q_i k_iᵀ / √D) v_i`` with queries and keys of each head as wide as the model.
 
     Args:
         dim: Model width D.
         heads: Heads h.
+        head_dim: Width of one head's value; D / h unless given.
         bias: The four projections have biases.
+        scale: Logits are divided by the root of the head's width or of the model's, which are one here.
         dropout: Rate at which attention weights are dropped.
+        memory_dim: Width of the keys' tokens.
+
+    Raises:
+        ValueError: A size below 1, or D that h does not divide without ``head_dim``.
     """
-    return MultiHeadAttention(dim, heads=heads, key_dim=dim, bias=bias, dropout=dropout)
+    return MultiHeadAttention(
+        dim,
+        heads=heads,
+        head_dim=head_dim,
+        key_dim=dim,
+        bias=bias,
+        scale=scale,
+        dropout=dropout,
+        memory_dim=memory_dim,
+    )
 
 
-def _large(dim: int, *, heads: int = 8, times: int = 3, bias: bool = True, dropout: float = 0.0) -> nn.Module:
+def _large(
+    dim: int,
+    *,
+    heads: int = 8,
+    times: int = 3,
+    head_dim: int | None = None,
+    key_dim: int | None = None,
+    bias: bool = True,
+    scale: Scale = "head",
+    dropout: float = 0.0,
+    memory_dim: int | None = None,
+) -> nn.Module:
     """h heads of width ``times`` · D / h.
 
     Args:
         dim: Model width D.
         heads: Heads h.
         times: How many times as wide.
+        head_dim: Width that is multiplied; D / h unless given.
+        key_dim: Width of one head's query and key, where it differs; not multiplied.
         bias: The four projections have biases.
+        scale: Logits are divided by the root of the head's width or of the model's.
         dropout: Rate at which attention weights are dropped.
+        memory_dim: Width of the keys' tokens.
+
+    Raises:
+        ValueError: A size below 1, or D that h does not divide without ``head_dim``.
     """
-    width = times * sizes_of(dim, heads, None, None).key_dim
-    return MultiHeadAttention(dim, heads=heads, head_dim=width, bias=bias, dropout=dropout)
+    return MultiHeadAttention(
+        dim,
+        heads=heads,
+        head_dim=_checked(times) * sizes_of(dim, heads, head_dim).value_dim,
+        key_dim=key_dim,
+        bias=bias,
+        scale=scale,
+        dropout=dropout,
+        memory_dim=memory_dim,
+    )
+
+
+def _checked(times: int) -> int:
+    if times < 1:
+        raise ValueError(f"times={times} must be at least 1")
+    return times
 
 
 MECHANISMS = (

@@ -29,6 +29,7 @@ class TalkingHeads(ScoreTerm):
         super().__init__()
         if not (logits or probabilities):
             raise ValueError("logits=false and probabilities=false leave nothing to mix")
+        self.logits, self.probabilities = logits, probabilities
         self.before = nn.Parameter(torch.eye(sizes.heads)) if logits else None
         self.after = nn.Parameter(torch.eye(sizes.heads)) if probabilities else None
 

@@ -7,17 +7,82 @@ does Swin's paper, while HaloNet's multiplies the query with a vector for each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from vlplatform.attention.kernels.flex import Pairwise, Sight
 from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.score_term import Block, Call, Operand, ScoreTerm, Sizes
 from vlplatform.errors import UserError
 
 
-class SwinWindows(ScoreTerm):
+class _Windows(ScoreTerm):
+    """What both kinds share: which cells see each other, and a bias (h, 2 · reach + 1, 2 · reach + 1) per offset."""
+
+    exclusive = "windows over a grid"
+
+    def __init__(self, sizes: Sizes, reach: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(sizes.heads, 2 * reach + 1, 2 * reach + 1))
+        nn.init.trunc_normal_(self.table, std=0.02)
+
+    def _sight(self, row: Tensor, column: Tensor, odd: bool) -> Sight:
+        """Whether query and key, given by their indices, share a window; in the layers of odd index if ``odd``."""
+        raise NotImplementedError
+
+    def _seen(self, call: Call) -> tuple[Sight, Callable[[Tensor, Tensor], Tensor]]:
+        """Which cells see each other, and the place in the table of two that do; once for all layers."""
+        row, column = cells(call, self.title)
+        odd = bool(call.depth.layer % 2)
+
+        def compute() -> tuple[Sight, Callable[[Tensor, Tensor], Tensor]]:
+            sight, side = self._sight(row, column, odd), self.table.shape[-1]
+            key = row * side + column
+            query = key - side * side // 2
+
+            def place(i: Tensor, j: Tensor) -> Tensor:
+                return torch.where(sight(i, j), key[j] - query[i], 0)
+
+            return sight, place
+
+        return call.once(("windows", self.settings(), odd), compute)
+
+    def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
+        """The bias (1, h, N, N) and which pairs share a window (1, 1, N, N)."""
+        sight, place = self._seen(call)
+
+        def compute() -> tuple[Tensor, Tensor]:
+            index = torch.arange(call.keys, device=query.device)
+            return place(index[:, None], index), sight(index[:, None], index)[None, None]
+
+        places, visible = call.once("places in windows", compute, sight)
+        return {
+            "bias": Operand(self.table.flatten(1)[:, places][None], rows=2),
+            "visible": Operand(visible, rows=2),
+        }
+
+    def bias(self, block: Block) -> Tensor:
+        """The learnt bias (1, h, R, M)."""
+        return block.operands["bias"]
+
+    def visible(self, block: Block) -> Tensor:
+        """(1, 1, R, M)."""
+        return block.operands["visible"]
+
+    def pairwise(self, call: Call) -> Pairwise:
+        """Bias and sight of two cells."""
+        sight, place = self._seen(call)
+        table = self.table.flatten(1).to(torch.promote_types(self.table.dtype, torch.float32))
+
+        def bias(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return table[h, place(i, j)]
+
+        return Pairwise(bias=bias, visible=sight)
+
+
+class SwinWindows(_Windows):
     """Each token attends to those of its window of ``window`` × ``window`` cells; every other layer shifts them
     by half.
 
@@ -33,34 +98,25 @@ class SwinWindows(ScoreTerm):
     """
 
     name = "swin_window"
-    exclusive = "windows over a grid"
 
     def __init__(self, sizes: Sizes, *, window: int = 7) -> None:
-        super().__init__()
         if window < 1:
             raise ValueError(f"window={window} must be at least 1")
+        super().__init__(sizes, window - 1)
         self.window = window
-        self.table = nn.Parameter(torch.empty(sizes.heads, 2 * window - 1, 2 * window - 1))
-        nn.init.trunc_normal_(self.table, std=0.02)
 
-    def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
-        """The bias (1, h, N, N) and which pairs share a window (1, 1, N, N)."""
-        row, column = cells(call, self.name)
-        shift = self.window // 2 if call.depth.layer % 2 else 0
-        in_row, in_column = (((axis - shift) // self.window) for axis in (row, column))
-        visible = (in_row[:, None] == in_row) & (in_column[:, None] == in_column)
-        return _operands(self.table, row, column, visible)
+    def _sight(self, row: Tensor, column: Tensor, odd: bool) -> Sight:
+        shift = self.window // 2 if odd else 0
+        in_row, in_column = ((axis - shift) // self.window for axis in (row, column))
+        window = in_row * (len(row) + 1) + in_column
 
-    def bias(self, block: Block) -> Tensor:
-        """The learnt bias (1, h, R, M)."""
-        return block.operands["bias"]
+        def share(i: Tensor, j: Tensor) -> Tensor:
+            return window[i] == window[j]
 
-    def visible(self, block: Block) -> Tensor:
-        """(1, 1, R, M)."""
-        return block.operands["visible"]
+        return share
 
 
-class HaloWindows(ScoreTerm):
+class HaloWindows(_Windows):
     """Each token attends to its block of ``block`` × ``block`` cells and those up to ``halo`` cells around the block.
 
     Args:
@@ -73,35 +129,22 @@ class HaloWindows(ScoreTerm):
     """
 
     name = "halo_window"
-    exclusive = "windows over a grid"
 
     def __init__(self, sizes: Sizes, *, block: int = 4, halo: int = 2) -> None:
-        super().__init__()
         if block < 1 or halo < 0:
             raise ValueError(f"block={block} must be at least 1 and halo={halo} at least 0")
+        super().__init__(sizes, block + halo - 1)
         self.block, self.halo = block, halo
-        side = 2 * (block + halo) - 1
-        self.table = nn.Parameter(torch.empty(sizes.heads, side, side))
-        nn.init.trunc_normal_(self.table, std=0.02)
 
-    def prepare(self, call: Call, query: Tensor, key: Tensor) -> Mapping[str, Operand]:
-        """The bias (1, h, N, N) and which keys lie within a query's halo (1, 1, N, N)."""
-        row, column = cells(call, self.name)
-        visible = self._near(row) & self._near(column)
-        return _operands(self.table, row, column, visible)
+    def _sight(self, row: Tensor, column: Tensor, odd: bool) -> Sight:
+        top, left = (axis // self.block * self.block - self.halo for axis in (row, column))
+        side = self.block + 2 * self.halo
 
-    def _near(self, axis: Tensor) -> Tensor:
-        """(N, N): the key's coordinate lies in the query's block or its halo."""
-        start = (axis // self.block * self.block)[:, None]
-        return (axis >= start - self.halo) & (axis < start + self.block + self.halo)
+        def near(i: Tensor, j: Tensor) -> Tensor:
+            down, right = row[j] - top[i], column[j] - left[i]
+            return (down >= 0) & (down < side) & (right >= 0) & (right < side)
 
-    def bias(self, block: Block) -> Tensor:
-        """The learnt bias (1, h, R, M)."""
-        return block.operands["bias"]
-
-    def visible(self, block: Block) -> Tensor:
-        """(1, 1, R, M)."""
-        return block.operands["visible"]
+        return near
 
 
 def cells(call: Call, name: str) -> tuple[Tensor, Tensor]:
@@ -116,12 +159,6 @@ def cells(call: Call, name: str) -> tuple[Tensor, Tensor]:
         )
     index = torch.arange(geometry.grid[0] * geometry.grid[1], device=call.query.device)
     return index // geometry.grid[1], index % geometry.grid[1]
-
-
-def _operands(table: Tensor, row: Tensor, column: Tensor, visible: Tensor) -> dict[str, Operand]:
-    middle = table.shape[-1] // 2
-    down, right = ((axis - axis[:, None]).clamp(-middle, middle) + middle for axis in (row, column))
-    return {"bias": Operand(table[:, down, right][None], rows=2), "visible": Operand(visible[None, None], rows=2)}
 
 
 MECHANISMS = (

@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from vlplatform.attention import masks
 from vlplatform.attention.cache import Cache
 from vlplatform.attention.kernels import fused_wanted
+from vlplatform.attention.kernels.bilinear import bilinear
 from vlplatform.attention.kernels.blocks import Piece, by_blocks, drop, plan
 from vlplatform.attention.mechanism import Mechanism
 from vlplatform.attention.score_term import Depth, forbidden
@@ -27,6 +27,7 @@ Activation = Literal["celu", "relu", "elu"]
 Tokens = Tensor | Sequence[Tensor]
 Mask = Tensor | Sequence[Tensor | None] | None
 _ROOM = 1 << 22  # bytes of a block's bilinear features per thread
+_KEPT = 16  # rooms: so much is kept for the backward pass, of more each block is computed again
 
 
 class XLinear(nn.Module):
@@ -212,7 +213,7 @@ class XLinear(nn.Module):
             allowed = allowed.repeat(1, 1, groups, 1)
         k, v = self._project(keys, values, own, cache)
         if cache is not None:
-            cache.share = 1 if own else groups
+            cache.memory, cache.share = not own, 1 if own else groups
         q = self.query(query).view(batch, groups * queries, self.dim)
         u = None if self.value_query is None else self.value_query(query).view_as(q)
         return q, u, k, v, allowed
@@ -277,10 +278,13 @@ class XLinear(nn.Module):
         rate = self.dropout if self.training else 0.0
         if not fused_wanted(q):
             return self._block(q, k, v, u, allowed, rate, None)
-        wide = self.heads * self.middle.out_features * max(k.shape[2:]) * q.element_size()
+        features = self.heads * self.middle.out_features * q.element_size()  # bytes of a query with one key
+        if not rate and len(q) * q.shape[1] * k.shape[2] * features <= _KEPT * _room():
+            return self._block(q, k, v, u, allowed, rate, None)
+        wide = features * max(k.shape[2:])
         optional = [tensor for tensor in (u, allowed) if tensor is not None]
         axes = [1, None, None, *([1] if u is not None else []), *([2] if allowed is not None else [])]
-        cut = plan(len(q), q.shape[1], wide, axes, _ROOM * torch.get_num_threads())
+        cut = plan(len(q), q.shape[1], wide, axes, _room())
         if (cut.items_per_piece, cut.rows_per_piece) == (cut.batch, cut.rows):
             return self._block(q, k, v, u, allowed, rate, None)
         seed = int(torch.randint(1 << 62, ())) if rate else None
@@ -318,14 +322,11 @@ class XLinear(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """β^s (b, h, R, M) and β^c (b, h, R, d); rows without keys hold anything finite."""
         share: Tensor | None = None
-        if self.channel is not None:
-            if allowed is None:
-                share = k.new_full((1, 1, 1, k.shape[2]), 1 / k.shape[2])
-            else:
-                share = allowed.to(k.dtype) / allowed.sum(-1, keepdim=True).clamp_min(1)
+        if self.channel is not None and allowed is not None:
+            share = allowed.to(k.dtype) / allowed.sum(-1, keepdim=True).clamp_min(1)
         if fused_wanted(q) and not rate:
             middle, spatial = self.middle, self.spatial
-            logits, pooled = _Bilinear.apply(q, k, share, middle.weight, middle.bias, spatial.weight)
+            logits, pooled = bilinear(q, k, share, middle.weight, middle.bias, spatial.weight, _room())
             logits = logits + spatial.bias
         else:
             of_query = (q[..., None, :] * self.middle.weight).flatten(2, 3)  # (b, h, R · c, d)
@@ -373,49 +374,20 @@ class _Embedding(nn.Module):
 def _pool(pairs: Tensor, share: Tensor | None) -> Tensor:
     """Means (b, h, R, c) of pairs (b, h, M, R, c), weighed by shares (b or 1, h or 1, R or 1, M)."""
     if share is None:
-        return pairs.new_zeros(())
+        return pairs.mean(2)
     if share.shape[2] == 1:  # all rows pool the same keys: one product
         return (share @ pairs.flatten(3)).unflatten(-1, pairs.shape[3:]).squeeze(2)
     return (share[..., None, :] @ pairs.transpose(2, 3)).squeeze(-2)
-
-
-class _Bilinear(torch.autograd.Function):
-    """Logits ``w_b · b_i`` (b, h, R, M) and pooled b̄ (b, h, R, c), with as few passes over all b_i as possible."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, share: Tensor | None, weight: Tensor, bias: Tensor, spatial: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        of_query = (q[..., None, :] * weight).flatten(2, 3)
-        pairs = (k @ of_query.transpose(-2, -1)).unflatten(-1, (q.shape[2], -1))
-        pairs = pairs.add_(bias).relu_()
-        ctx.save_for_backward(q, k, share, weight, spatial, of_query, pairs)
-        return F.linear(pairs, spatial).squeeze(-1).transpose(-2, -1), _pool(pairs, share)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        of_logits, of_pooled = gradients
-        q, k, share, weight, spatial, of_query, pairs = ctx.saved_tensors
-        of_logits = of_logits.transpose(-2, -1)[..., None]  # (b, h, M, R, 1)
-        grad = of_logits * spatial[0]
-        if share is not None:
-            grad.addcmul_(share.transpose(-2, -1)[..., None], of_pooled[:, :, None])
-        of_spatial = of_logits.reshape(1, -1) @ pairs.flatten(0, 3)
-        torch.ops.aten.threshold_backward.grad_input(grad, pairs, 0, grad_input=grad)  # of the ReLU, in place
-        grad = grad.flatten(3)  # (b, h, M, R · c)
-        of_key = grad @ of_query
-        of_bias = grad.view(-1, len(weight)).sum(0)
-        products = (grad.transpose(-2, -1) @ k).unflatten(2, (-1, len(weight)))  # (b, h, R, c, d)
-        of_rows = (products * weight).sum(-2)
-        of_weight = products.mul_(q[..., None, :]).flatten(0, 2).sum(0)
-        return of_rows, of_key, None, of_weight, of_bias, of_spatial
 
 
 def check_tokens(name: str, tokens: Tensor, width: int) -> None:
     """Refuse what is not (batch, tokens, width), in one sentence."""
     if tokens.ndim != 3 or tokens.shape[-1] != width:
         raise UserError(f"{name} has shape {tuple(tokens.shape)}; expected (batch, tokens, {width}).")
+
+
+def _room() -> int:
+    return _ROOM * torch.get_num_threads()
 
 
 def _form(given: Tokens | Mask) -> str:

@@ -35,7 +35,7 @@ class FeatureSettings:
         backbone: Grid features of this timm model (resnet50, swin_base_patch4_window12_384 …).
         detector: Region features of this detector: fasterrcnn_resnet50_fpn_v2 or another Faster R-CNN of torchvision,
             or a DETR of transformers by its hub id or folder (facebook/detr-resnet-50).
-        weights: File of weights (safetensors, or a state dict) in place of the published ones.
+        weights: File of weights (safetensors, or PyTorch's format with tensors alone) in place of the published ones.
         pretrained: Published weights; false takes random ones, for trials.
         size: Backbone: pictures are resized to this height and width.
         stride: Backbone: pixels per cell of the map to take; null takes the deepest.

@@ -186,7 +186,8 @@ class ShardWriter:
             self._write_index(complete=False)
             return
         index = _read_index(self.folder)
-        if index["settings"] != self.settings or index["dtype"] != self.dtype:
+        begun = any(self.folder.glob("shard-*.safetensors"))
+        if begun and (index["settings"] != self.settings or index["dtype"] != self.dtype):
             before, now = (
                 {**s, "dtype": d} for s, d in ((index["settings"], index["dtype"]), (self.settings, self.dtype))
             )

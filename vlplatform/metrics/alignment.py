@@ -1,7 +1,7 @@
 """ACF's alignment score: how many vision and language tokens choose each other.
 
-ACF (https://arxiv.org/abs/2301.01955) §4.1, "fine grained alignment score": V = D_v D_tᵀ and T = D_t D_vᵀ; "then we count
-the number of coincidence of the maximum index of V and T. Finally, we normalize this number." No code is public.
+The normalised fine-grained alignment score of ACF (https://arxiv.org/abs/2301.01955) §4.1: with V = D_v D_tᵀ and
+T = D_t D_vᵀ the coincidences of the places of their maxima are counted and the number is normalised. No code is public.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from vlplatform.metrics.ngrams import check_images, check_references
+
 _TINY, _SMALL = 1e-15, 1e-9
 
 
@@ -28,8 +30,7 @@ class Bleu:
     """
 
     def __init__(self, references: Sequence[Sequence[Sequence[Hashable]]], *, n: int = 4) -> None:
-        if empty := [i for i, captions in enumerate(references) if not len(captions)]:
-            raise ValueError(f"image {empty[0]} has no reference")
+        check_references(references)
         self.n = n
         self._references = references
         self._lengths = [[len(caption) for caption in captions] for captions in references]
@@ -43,8 +44,12 @@ class Bleu:
         Args:
             images: For each caption the place of its image in the references; images may repeat.
             captions: Tokens.
+
+        Raises:
+            ValueError: An image that does not exist, or not one image per caption.
         """
-        rows = [self._statistics(image, caption) for image, caption in zip(images, captions, strict=True)]
+        check_images(images, captions, len(self._references))
+        rows = [self._statistics(image, caption) for image, caption in zip(images, captions)]
         counts = np.array(rows, np.float64).reshape(-1, 2 * self.n + 2)
         return _bleu(counts.sum(0, keepdims=True))[0], _bleu(counts)
 

@@ -162,9 +162,8 @@ def _own(captions: list[str], texts: list[list[str]], wanted: set[str]) -> dict[
     places = range(len(captions))
     found: dict[str, tuple[float, Floats]] = {}
     if wanted & set(_BLEU):
-        corpus, each = Bleu([[t.split() for t in group] for group in texts]).scores(
-            places, [c.split() for c in captions]
-        )
+        bleu = Bleu([[t.split() for t in group] for group in texts])
+        corpus, each = bleu.scores(places, [c.split() for c in captions])
         found |= {name: (float(corpus[i]), each[:, i]) for i, name in enumerate(_BLEU) if name in wanted}
     if "rouge_l" in wanted:
         # Only this metric's tool splits at blanks alone: the others also split a token like "2\xa01/2".

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vlplatform.metrics.ngrams import Ints, NgramTable
+from vlplatform.metrics.ngrams import Ints, NgramTable, check_images, check_references
 
 Floats = NDArray[np.float64]
 Tokens = Sequence[int]
@@ -55,8 +55,7 @@ class _References:
     def __init__(
         self, references: Sequence[Sequence[Tokens]], df: Source, n: int, end: int | None, count_end: bool
     ) -> None:
-        if empty := [i for i, captions in enumerate(references) if not len(captions)]:
-            raise ValueError(f"image {empty[0]} has no reference")
+        check_references(references)
         self.n, self._end, self._count_end = n, end, count_end
         captions = [self._reference(caption) for caption in chain.from_iterable(references)]
         given = df if isinstance(df, Frequencies) else None
@@ -67,12 +66,13 @@ class _References:
         self._lengths = found.lengths
         self._first = np.cumsum([0, *map(len, references)])  # of each image's references
         image = np.repeat(np.arange(len(references)), np.diff(self._first))[found.sequence]
-        self._idf = self._inverse_frequencies(df, found.gram, image, len(references), len(captions))
-        by_image = np.lexsort((found.sequence, found.gram, image))
+        keys = image * self._table.size + found.gram
+        by_image = np.argsort(keys, kind="stable")  # per image by n-gram, per n-gram by reference
+        self._idf = self._inverse_frequencies(df, keys[by_image], len(references), len(captions))
         self._gram = found.gram[by_image].astype(np.int32)
         self._reference_of = found.sequence[by_image].astype(np.int32)
         self._times = found.times[by_image].astype(np.int32)
-        self._begin = np.searchsorted(image[by_image], np.arange(len(references) + 1))
+        self._begin = np.searchsorted(image, np.arange(len(references) + 1))
         weights = found.times * self._idf[found.gram]
         self._norms = _norms(weights, found.sequence, found.order, len(captions), n)
 
@@ -86,8 +86,11 @@ class _References:
             return caption
         return caption[: list(caption).index(self._end) + self._count_end]
 
-    def _inverse_frequencies(self, df: Source, gram: Ints, image: Ints, images: int, captions: int) -> Floats:
-        """(size + 1,) idf by the n-gram's number; the last for those that occur nowhere."""
+    def _inverse_frequencies(self, df: Source, keys: Ints, images: int, captions: int) -> Floats:
+        """(size + 1,) idf by the n-gram's number; the last for those that occur nowhere.
+
+        ``keys``: image · size + n-gram for each n-gram of each reference, in ascending order.
+        """
         size = self._table.size
         if isinstance(df, Frequencies):
             counts, documents = np.zeros(size), df.documents
@@ -96,18 +99,16 @@ class _References:
             # Of the n-grams within an n-gram itself is the only one of its order, and its number the highest.
             counts[grams.gram[last]] = np.fromiter(df.counts.values(), np.float64, len(df.counts))
         elif df == "caption":
-            counts, documents = np.bincount(gram, minlength=size), captions
+            counts, documents = np.bincount(keys % max(size, 1), minlength=size), captions
         else:
-            distinct = np.unique(image * size + gram) % max(size, 1)
-            counts, documents = np.bincount(distinct, minlength=size), images
+            distinct = keys[np.diff(keys, prepend=-1) != 0]
+            counts, documents = np.bincount(distinct % max(size, 1), minlength=size), images
         return np.log(max(documents, 1)) - np.log(np.maximum(1.0, np.append(counts, 0.0)))
 
-    def matches(self, images: Ints, captions: Sequence[Tokens]) -> _Matches:
-        """What the captions share with the references of ``images`` (one for each caption)."""
-        if len(images) != len(captions):
-            raise ValueError(f"{len(images)} images for {len(captions)} captions: give one for each caption")
-        if len(images) and not 0 <= images.min() <= images.max() < len(self._first) - 1:
-            raise ValueError(f"images {images.min()} … {images.max()}, but there are {len(self._first) - 1}")
+    def matches(self, given: Sequence[int], captions: Sequence[Tokens]) -> _Matches:
+        """What the captions share with the references of the images ``given`` (one for each caption)."""
+        check_images(given, captions, len(self._first) - 1)
+        images = np.asarray(given, np.int64)
         found = self._table.count([self._cut(caption) for caption in captions])
         weights = found.times * self._idf[np.minimum(found.gram, self._table.size)]
         norms = _norms(weights, found.sequence, found.order, len(captions), self.n)
@@ -183,7 +184,7 @@ class CiderD:
         Raises:
             ValueError: An image that does not exist, not one image per caption, or negative tokens.
         """
-        m = self._references.matches(np.asarray(images, np.int64), captions)
+        m = self._references.matches(images, captions)
         mine, theirs = m.weights
         mine_long, theirs_long = (np.maximum(length - 1, 0) for length in m.lengths)
         penalty = np.exp(-((mine_long - theirs_long) ** 2) / (2 * self.sigma**2))
@@ -207,7 +208,7 @@ class Cider:
 
     def scores(self, images: Sequence[int], captions: Sequence[Tokens]) -> Floats:
         """CIDEr of each caption, (len(captions),) float64; arguments as in :meth:`CiderD.scores`."""
-        m = self._references.matches(np.asarray(images, np.int64), captions)
+        m = self._references.matches(images, captions)
         return _means(m, m.weights[0] * m.weights[1], np.ones(len(m.caption)))
 
 

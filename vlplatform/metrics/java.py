@@ -46,7 +46,9 @@ def missing(*paths: str) -> str | None:
 
 
 class Job:
-    """A Java tool at work. Input and output are files of a temporary folder, so that no pipe can fill up.
+    """A Java tool at work, to be waited for or stopped.
+
+    Input and output are files of a temporary folder, so that no pipe can fill up.
 
     Args:
         name: What to call it in messages.
@@ -59,7 +61,7 @@ class Job:
         outputs: After `wait`: the files `*.out` the tool wrote into its folder, by name.
 
     Raises:
-        UserError: There is no Java.
+        UserError: There is no Java, or it does not start.
     """
 
     def __init__(
@@ -86,9 +88,12 @@ class Job:
             (self.folder / "stdout").open("wb") as out,
             (self.folder / "stderr").open("wb") as err,
         ):
-            self._process = subprocess.Popen(
-                [program, *_OPTIONS, *arguments], stdin=given, stdout=out, stderr=err, cwd=self.folder
-            )
+            command = [program, *_OPTIONS, *arguments]
+            try:
+                self._process = subprocess.Popen(command, stdin=given, stdout=out, stderr=err, cwd=self.folder)
+            except OSError as error:
+                self._folder.cleanup()
+                raise UserError(f"{name} cannot run: {program} does not start ({error.strerror}).") from error
 
     def wait(self) -> str:
         """Its standard output, when it has finished; to be asked for once.

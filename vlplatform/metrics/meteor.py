@@ -60,10 +60,8 @@ class Meteor:
         try:
             statistics = np.array([line.split() for line in lines], np.float64).reshape(self._images, 23)
         except ValueError:
-            last = lines[-1][:200] if lines else ""
-            raise UserError(
-                f"METEOR answered {len(lines)} lines for {self._images} images, the last: '{last}'."
-            ) from None
+            said = f"{len(lines)} lines for {self._images} images, the last: {lines[-1][:200] if lines else ''}"
+            raise UserError(f"METEOR did not answer with its statistics ({said}).") from None
         return scores(statistics)
 
     def stop(self) -> None:

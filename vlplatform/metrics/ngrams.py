@@ -109,3 +109,25 @@ def _places(lengths: Ints, order: int) -> Ints:
     for back in range(1, order + 1):
         whole[(ends - back)[lengths >= back]] = False
     return np.flatnonzero(whole)
+
+
+def check_references(references: Sequence[Sequence[object]]) -> None:
+    """Every image has a reference.
+
+    Raises:
+        ValueError: One has none.
+    """
+    if empty := [i for i, captions in enumerate(references) if not len(captions)]:
+        raise ValueError(f"image {empty[0]} has no reference")
+
+
+def check_images(images: Sequence[int], captions: Sequence[object], known: int) -> None:
+    """One of the ``known`` images for every caption.
+
+    Raises:
+        ValueError: More or fewer, or an image that does not exist.
+    """
+    if len(images) != len(captions):
+        raise ValueError(f"{len(images)} images for {len(captions)} captions: give one for each caption")
+    if len(images) and not 0 <= min(images) <= max(images) < known:
+        raise ValueError(f"images {min(images)} … {max(images)}, but there are {known}")

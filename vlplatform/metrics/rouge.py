@@ -12,6 +12,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from vlplatform.metrics.ngrams import check_images, check_references
+
 BETA = 1.2
 _EMPTY = ("",)
 
@@ -27,8 +29,7 @@ class RougeL:
     """
 
     def __init__(self, references: Sequence[Sequence[Sequence[Hashable]]]) -> None:
-        if empty := [i for i, captions in enumerate(references) if not len(captions)]:
-            raise ValueError(f"image {empty[0]} has no reference")
+        check_references(references)
         self._references = references
         self._places = lru_cache(4096)(self._find_places)  # all of a large training set would take gigabytes
 
@@ -38,10 +39,12 @@ class RougeL:
         Args:
             images: For each caption the place of its image in the references; images may repeat.
             captions: Tokens.
+
+        Raises:
+            ValueError: An image that does not exist, or not one image per caption.
         """
-        return np.array(
-            [self._score(image, caption or _EMPTY) for image, caption in zip(images, captions, strict=True)]
-        )
+        check_images(images, captions, len(self._references))
+        return np.array([self._score(image, caption or _EMPTY) for image, caption in zip(images, captions)])
 
     def _find_places(self, image: int) -> list[tuple[dict[Hashable, int], int]]:
         return [_places(caption if len(caption) else _EMPTY) for caption in self._references[image]]
@@ -66,7 +69,7 @@ def _places(caption: Sequence[Hashable]) -> tuple[dict[Hashable, int], int]:
 def _common(caption: Sequence[Hashable], places: dict[Hashable, int], length: int) -> int:
     """Length of the longest common subsequence, a whole row of the table at a time in the bits of an integer.
 
-    The bit-parallel recurrence of Crochemore et al., https://doi.org/10.1016/S0020-0190(00)00214-7.
+    The bit-parallel recurrence of Crochemore, Iliopoulos, Pinzon and Reid (2001).
     """
     every = row = (1 << length) - 1
     for word in caption:

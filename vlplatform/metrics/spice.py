@@ -1,7 +1,7 @@
 """SPICE by its Java program: F1 of the scene graphs' tuples, with WordNet's synonyms.
 
-SPICE: https://arxiv.org/abs/1607.08822. The program needs Stanford CoreNLP 3.6.0 and its models (some 400 MB) beside it,
-which pycocoevalcap does not bring along.
+SPICE: https://arxiv.org/abs/1607.08822. The program needs Stanford CoreNLP 3.6.0 and its models (some 400 MB) beside
+it, which pycocoevalcap does not bring along.
 """
 
 from __future__ import annotations

@@ -35,9 +35,7 @@ def write_submission(path: str | os.PathLike[str], captions: Mapping[int | str, 
         if int(given) in records:
             raise UserError(f"image {int(given)} has two captions: give one for each image.")
         if not isinstance(caption, str) or not caption.strip():
-            raise UserError(
-                f"the caption of image {int(given)} is {caption!r}: the server refuses captions without text."
-            )
+            raise UserError(f"the caption of image {int(given)} is {caption!r}: the server wants text.")
         records[int(given)] = " ".join(caption.split())
     if not records:
         raise UserError("there are no captions to submit: generate them first.")

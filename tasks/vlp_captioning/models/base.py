@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,26 @@ from torch import Tensor, nn
 from vlp_captioning.models.images import Images, Memory
 from vlplatform import settings
 from vlplatform.attention import Socket
-from vlplatform.decoding import BeamSettings, Hypothesis, State, Symbols, beam_search
+from vlplatform.decoding import (
+    BeamSettings,
+    DiverseSettings,
+    Hypothesis,
+    Limits,
+    NoRepeat,
+    SamplingSettings,
+    Sequences,
+    State,
+    Symbols,
+    beam_search,
+    diverse_beam_search,
+    sample,
+)
 from vlplatform.errors import UserError
 from vlplatform.hub import SaveMixin
 from vlplatform.text import Vocabulary
 
 Given = Images | Tensor | Mapping[str, Any]
+L = TypeVar("L", bound=Limits)
 
 
 @dataclass(frozen=True)
@@ -191,7 +205,16 @@ class Captioner(SaveMixin, nn.Module, ABC):
 
     @torch.no_grad()
     def generate(
-        self, images: Given, beam: int = 3, *, max_length: int = 20, returned: int = 1, **settings: Any
+        self,
+        images: Given,
+        beam: int = 3,
+        *,
+        max_length: int = 20,
+        returned: int = 1,
+        no_repeat: int = 0,
+        groups: int = 1,
+        required: Sequence[Sequence[str]] | None = None,
+        **settings: Any,
     ) -> list[list[Caption]]:
         """Captions by beam search: per image the ``returned`` best, the best first.
 
@@ -200,27 +223,65 @@ class Captioner(SaveMixin, nn.Module, ABC):
             beam: Hypotheses kept; 1 is greedy search.
             max_length: Words at most, the end symbol counted.
             returned: Captions per image, at most ``beam``.
+            no_repeat: No n-gram of so many words comes twice in a caption; 0: they may.
+            groups: Beams in so many groups that avoid each other's words (diverse beam search).
+            required: Words that must appear, per image.
             settings: Others of :class:`~vlplatform.decoding.BeamSettings` (``length_penalty``, ``min_length``, …).
 
         Raises:
             UserError: Images or settings that do not fit.
         """
-        if max_length > self.model_settings.max_length:
-            raise UserError(
-                f"max_length={max_length} is beyond the {self.model_settings.max_length} words of this model: lower it."
-            )
         batch = self._checked(images)
         if not len(batch):
             return []
-        try:
-            chosen = BeamSettings(
-                beam=beam, max_length=max_length, returned=returned, **{"forbid": self.shape.forbidden, **settings}
-            )
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{error}.") from error
+        given: dict[str, Any] = {"rules": (NoRepeat(no_repeat),) if no_repeat else (), "device": self.device}
+        search: Callable[..., Sequences] = beam_search if groups == 1 else diverse_beam_search
+        kind = BeamSettings if groups == 1 else DiverseSettings
+        settings |= {} if groups == 1 else {"groups": groups}
+        if required is not None:
+            settings = {"finish": "aside", **settings}
+            given["required"] = [self.vocabulary.encode(words) for words in required]
+        chosen = self._limits(kind, beam=beam, max_length=max_length, returned=returned, **settings)
+        found = search(self.step, self.start(self.encode(batch)), len(batch), chosen, self.symbols, **given)
+        return self._captions(found)
+
+    @torch.no_grad()
+    def sample(self, images: Given, count: int = 1, *, max_length: int = 20, **settings: Any) -> list[list[Caption]]:
+        """``count`` captions per image, drawn word by word with torch's generator, the likeliest first.
+
+        Args:
+            images: As in :meth:`log_probs`.
+            count: Per image.
+            max_length: Words at most, the end symbol counted.
+            settings: Others of :class:`~vlplatform.decoding.SamplingSettings` (``temperature``, ``top_k``, ``top_p``).
+
+        Raises:
+            UserError: Images or settings that do not fit.
+        """
+        batch = self._checked(images)
+        if not len(batch):
+            return []
+        chosen = self._limits(SamplingSettings, samples=count, max_length=max_length, **settings)
         state = self.start(self.encode(batch))
-        found = beam_search(self.step, state, len(batch), chosen, self.symbols, device=self.device)
+        return self._captions(sample(self.step, state, len(batch), chosen, self.symbols, device=self.device))
+
+    def _limits(self, kind: Callable[..., L], **settings: Any) -> L:
+        """The settings of a search, checked."""
+        if settings["max_length"] > self.model_settings.max_length:
+            longest = self.model_settings.max_length
+            raise UserError(f"max_length={settings['max_length']} is beyond this model's {longest} words: lower it.")
+        try:
+            return kind(**{"forbid": self.shape.forbidden, **settings})
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{str(error).rpartition('() ')[2]}.") from error
+
+    def _captions(self, found: Sequences) -> list[list[Caption]]:
         return [[self.caption(hypothesis) for hypothesis in each] for each in found.hypotheses()]
+
+    def caption(self, hypothesis: Hypothesis) -> Caption:
+        """A hypothesis in words."""
+        text = " ".join(self.vocabulary.decode(hypothesis.tokens))
+        return Caption(text, hypothesis.score, hypothesis.tokens, hypothesis.log_probs)
 
     @property
     def symbols(self) -> Symbols:
@@ -231,11 +292,6 @@ class Captioner(SaveMixin, nn.Module, ABC):
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.parameters()).device
-
-    def caption(self, hypothesis: Hypothesis) -> Caption:
-        """A hypothesis in words."""
-        text = " ".join(self.vocabulary.decode(hypothesis.tokens))
-        return Caption(text, hypothesis.score, hypothesis.tokens, hypothesis.log_probs)
 
     def _checked(self, images: Given) -> Images:
         batch = Images.of(images).to(next(self.parameters()))

@@ -149,16 +149,34 @@ def add_band(logits: Tensor, taps: Tensor, first: int, left: int, *, right: bool
 
 def dense(taps: Tensor, first: int, left: int, keys: int) -> Tensor:
     """(…, R, T) → (…, R, M), each tap at its key, zeros elsewhere; by plain operations."""
-    own, there = columns(first, taps.shape[-2], taps.shape[-1], left, keys)
+    rows, places = taps.shape[-2:]
+    if _exporting():
+        place = _offsets(rows, keys, first, taps.device) + left
+        index = place.clamp(0, places - 1).expand(*taps.shape[:-2], -1, -1)
+        return taps.gather(-1, index).masked_fill((place < 0) | (place >= places), 0)
+    own, there = columns(first, rows, places, left, keys)
     return F.pad(skew(taps)[..., own], (there.start, keys - there.stop))
 
 
 def clipped(whole: Tensor, places: int, first: int, left: int) -> Tensor:
     """Sums of ``whole`` (…, R, M) per clipped offset: (…, R, T), the ends holding all that lies beyond them too."""
+    if _exporting():
+        place = (_offsets(whole.shape[-2], whole.shape[-1], first, whole.device) + left).clamp(0, places - 1)
+        return whole.new_zeros(*whole.shape[:-1], places).scatter_add(-1, place.expand(whole.shape), whole)
     return _Clipped.apply(whole, places, first, left)
+
+
+def _exporting() -> bool:
+    """Under ``torch.export`` sizes may be symbols, of which no strips can be cut: indices are slower and take any."""
+    return torch.compiler.is_compiling() and getattr(torch.compiler, "is_exporting", lambda: False)()
+
+
+def _offsets(rows: int, keys: int, first: int, device: torch.device) -> Tensor:
+    """(R, M): places from the query to the key."""
+    return torch.arange(keys, device=device) - torch.arange(first, first + rows, device=device)[:, None]
 
 
 def inside(rows: int, keys: int, places: int, first: int, left: int, device: torch.device) -> Tensor:
     """(R, M) booleans: the key is one of the row's taps."""
-    offset = torch.arange(keys, device=device) - torch.arange(first, first + rows, device=device)[:, None] + left
+    offset = _offsets(rows, keys, first, device) + left
     return (offset >= 0) & (offset < places)
