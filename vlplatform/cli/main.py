@@ -21,6 +21,7 @@ COMMANDS = {
     "list": "what there is: attn, tasks, models, data, metrics, recipes",
     "prepare": "compute the features of pictures once, for data.features=…",
     "doctor": "check the installation, the devices, and a data set",
+    "convert": "turn a checkpoint of the authors' own code into a model of this library",
     "pull": "download published weights",
     "push": "publish a model folder",
 }
