@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from vlp_captioning.loss import advantages, policy_gradient, real_words
 from vlp_captioning.models import Captioner
 from vlp_captioning.records import images_of
-from vlplatform.decoding import BeamSettings, Limits, SamplingSettings, Sequences, beam_search, greedy, sample
+from vlplatform.decoding import BeamSettings, Limits, SamplingSettings, Sequences, beam_search, greedy, packed, sample
 from vlplatform.metrics import rewards
 from vlplatform.task import Loss
 from vlplatform.text import Vocabulary
@@ -33,8 +33,8 @@ class SelfCriticalSettings:
         reward: Rewards by name with their weights; cider_d alone is the published choice.
         documents: What the document frequencies of CIDEr-D count: ``image`` (X-LAN and the metric), or every
             ``caption`` for itself (the codes of M² and MD-SAN).
-        count_end: The end symbol takes part in CIDEr-D's n-grams, so that captions which break off score less (X-LAN); not
-            so in M² and MD-SAN.
+        count_end: The end symbol takes part in CIDEr-D's n-grams, so that captions which break off score less (X-LAN);
+            not so in M² and MD-SAN.
         max_length: Words at most, the end symbol counted.
         dropout: Sample with dropout, as the authors' codes do; else without, which the log-probabilities that learn
             have in any case.
@@ -114,10 +114,17 @@ class SelfCritical:
     @torch.no_grad()
     def _sampled(self, model: Captioner, batch: Mapping[str, Any]) -> tuple[Sequences, Sequences | None]:
         """The samples of each image, and its greedy caption where that is the baseline."""
-        s, training = self.settings, model.training
-        model.train(s.dropout and training)
+        training = model.training
+        model.train(self.settings.dropout and training)
         try:
-            memory = model.encode(images_of(batch, model))
+            return self._found(model, batch)
+        finally:
+            model.train(training)
+
+    def _found(self, model: Captioner, batch: Mapping[str, Any]) -> tuple[Sequences, Sequences | None]:
+        s = self.settings
+        with packed(model):
+            memory = model.encode(images_of(batch, model)).lean()
             limits: dict[str, Any] = {"max_length": s.max_length, "forbid": model.shape.forbidden}
             given: dict[str, Any] = {"device": model.device}
             if s.sampling == "beam":
@@ -132,5 +139,3 @@ class SelfCritical:
                 memory = model.encode(images_of(batch, model))
                 base = greedy(model.step, model.start(memory), len(memory), Limits(**limits), model.symbols, **given)
             return found, base
-        finally:
-            model.train(training)

@@ -9,6 +9,7 @@ from vlplatform.decoding.diverse import DiverseSettings, diverse_beam_search
 from vlplatform.decoding.ensemble import Ensemble
 from vlplatform.decoding.greedy import greedy
 from vlplatform.decoding.limits import Limits
+from vlplatform.decoding.packed import packed
 from vlplatform.decoding.protocol import Decodable, Hypothesis, Rule, State, Step, Symbols
 from vlplatform.decoding.rules import Forbid, NoRepeat, merged
 from vlplatform.decoding.sampling import SamplingSettings, sample
@@ -35,5 +36,6 @@ __all__ = [
     "diverse_beam_search",
     "greedy",
     "merged",
+    "packed",
     "sample",
 ]

@@ -26,6 +26,7 @@ from vlplatform.decoding import (
     Symbols,
     beam_search,
     diverse_beam_search,
+    packed,
     sample,
 )
 from vlplatform.errors import UserError
@@ -203,7 +204,7 @@ class Captioner(SaveMixin, nn.Module, ABC):
         hidden = self.decode(self.encode(batch), tokens, self._lengths(tokens))
         return F.log_softmax(self.vocabulary_logits(hidden), -1)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def generate(
         self,
         images: Given,
@@ -242,10 +243,11 @@ class Captioner(SaveMixin, nn.Module, ABC):
             settings = {"finish": "aside", **settings}
             given["required"] = [self.vocabulary.encode(words) for words in required]
         chosen = self._limits(kind, beam=beam, max_length=max_length, returned=returned, **settings)
-        found = search(self.step, self.start(self.encode(batch)), len(batch), chosen, self.symbols, **given)
+        with packed(self):
+            found = search(self.step, self.start(self.encode(batch).lean()), len(batch), chosen, self.symbols, **given)
         return self._captions(found)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def sample(self, images: Given, count: int = 1, *, max_length: int = 20, **settings: Any) -> list[list[Caption]]:
         """``count`` captions per image, drawn word by word with torch's generator, the likeliest first.
 
@@ -262,8 +264,9 @@ class Captioner(SaveMixin, nn.Module, ABC):
         if not len(batch):
             return []
         chosen = self._limits(SamplingSettings, samples=count, max_length=max_length, **settings)
-        state = self.start(self.encode(batch))
-        return self._captions(sample(self.step, state, len(batch), chosen, self.symbols, device=self.device))
+        with packed(self):
+            state = self.start(self.encode(batch).lean())
+            return self._captions(sample(self.step, state, len(batch), chosen, self.symbols, device=self.device))
 
     def _limits(self, kind: Callable[..., L], **settings: Any) -> L:
         """The settings of a search, checked."""

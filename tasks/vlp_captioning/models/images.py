@@ -107,6 +107,11 @@ class Memory:
     def __len__(self) -> int:
         return len(self.tokens[0])
 
+    def lean(self) -> Memory:
+        """The same without masks that mask nothing."""
+        masks = tuple(None if mask is None or bool(mask.all()) else mask for mask in self.masks)
+        return Memory(self.tokens, masks, self.whole)
+
     def tensors(self) -> dict[str, Tensor]:
         """All of it by name but the geometry; :meth:`of` makes the memory again."""
         named = {f"tokens{i}": tokens for i, tokens in enumerate(self.tokens)}
