@@ -23,7 +23,8 @@ from vlplatform.text import Vocabulary
 
 OWN_METRICS = {
     "words": "mean number of words of a caption",
-    "spatial_accuracy": "share of the statements about places that are true (Scenes)",
+    "spatial_accuracy": "share of spatial words told apart from three false ones; chance about 1/4 (Scenes)",
+    "spatial_truth": "share of the statements about places in the captions that are true (Scenes)",
     "spatial_statements": "statements about places per caption (Scenes)",
 }
 

@@ -1,28 +1,35 @@
-"""Whether captions of Scenes say truly what lies where: the accuracy of spatial words."""
+"""Whether a captioner of Scenes knows what lies where.
+
+Two measures. *Accuracy of spatial words*: of a reference with a statement about places, the four relations are
+tried in the place of the true one, and the model says which caption is the likeliest; chance is about a quarter. *Truth*:
+the statements in the captions that it writes itself, against the facts of the scene.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from vlplatform.data.scenes.relations import Facts
+import torch
+from torch import Tensor
+
+from vlp_captioning.models import Captioner, Images
+from vlplatform.data.scenes.relations import PLACES, Facts
 from vlplatform.data.scenes.world import COLOURS, SHAPES, SIZES, TEXTURES
 
-RELATIONS = {
-    "left of": "left of",
-    "to the left of": "left of",
-    "right of": "right of",
-    "to the right of": "right of",
-    "above": "above",
-    "over": "above",
-    "below": "below",
-    "under": "below",
+FORMS: dict[str, tuple[str, str]] = {
+    "left of": ("left of", "to the left of"),
+    "right of": ("right of", "to the right of"),
+    "above": ("above", "over"),
+    "below": ("below", "under"),
 }
-_SAID = "|".join(sorted(map(re.escape, RELATIONS), key=len, reverse=True))
+"""Relation → the two ways in which captions say it."""
+
+_RELATION = {form: relation for relation, forms in FORMS.items() for form in forms}
+_SAID = "|".join(sorted(map(re.escape, _RELATION), key=len, reverse=True))
 _NOUN = rf"an? ((?:(?:{'|'.join([*SIZES, *COLOURS, *TEXTURES])}) )*(?:{'|'.join(SHAPES)}))"
-_STATEMENT = re.compile(rf"\b{_NOUN} (?:is )?({_SAID}) {_NOUN}\b")
+_STATEMENT = re.compile(rf"\b{_NOUN} ({_SAID}) {_NOUN}\b")
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Statements:
     unknown: int = 0
 
     @property
-    def accuracy(self) -> float:
+    def truth(self) -> float:
         """Share of the right among right and wrong; NaN without any."""
         told = self.right + self.wrong
         return self.right / told if told else float("nan")
@@ -52,11 +59,11 @@ class Statements:
 def judge(caption: str, facts: Facts) -> Statements:
     """The statements of one caption against what is true of its scene; unclear relations count as wrong."""
     total = Statements()
-    for first, relation, second in _STATEMENT.findall(caption):
+    for first, said, second in _STATEMENT.findall(caption):
         pairs = [(a, b) for a in _like(first, facts) for b in _like(second, facts) if a != b]
         if not pairs:
             total += Statements(unknown=1)
-        elif any(facts.holds(RELATIONS[relation], a, b) for a, b in pairs):
+        elif any(facts.holds(_RELATION[said], a, b) for a, b in pairs):
             total += Statements(right=1)
         else:
             total += Statements(wrong=1)
@@ -68,15 +75,49 @@ def judge_all(captions: Mapping[str, str], facts: Mapping[str, Facts]) -> Statem
     return sum((judge(caption, facts[id]) for id, caption in captions.items()), Statements())
 
 
+def variants(captions: Iterable[str]) -> tuple[list[str], int] | None:
+    """The first caption with a statement, in all eight wordings, and the place of its true relation among the four.
+
+    Two wordings for each relation, side by side, in the order of ``PLACES``. None without a statement.
+    """
+    for caption in captions:
+        if (match := _STATEMENT.search(caption)) is not None:
+            start, end = match.span(2)
+            made = [caption[:start] + form + caption[end:] for relation in PLACES for form in FORMS[relation]]
+            return made, PLACES.index(_RELATION[match[2]])
+    return None
+
+
+@torch.no_grad()
+def choices(model: Captioner, images: Images, captions: Sequence[Sequence[str]]) -> list[bool | None]:
+    """For each image whether the model takes the true relation for the likeliest; None without a statement.
+
+    A relation's probability is the sum of those of the caption's two wordings with it.
+
+    Args:
+        model: The captioner.
+        images: B of them.
+        captions: Per image what people said of it.
+    """
+    tried = [variants(each) for each in captions]
+    rows = [row for each in tried for row in (each[0] if each else [""] * 8)]
+    vocabulary = model.vocabulary
+    numbers = [[vocabulary.bos, *vocabulary.encode(row.split()), vocabulary.eos] for row in rows]
+    longest = max(map(len, numbers))
+    tokens = torch.tensor([row + [vocabulary.pad] * (longest - len(row)) for row in numbers], device=model.device)
+    log_probs = model.log_probs(images, tokens[:, :-1])
+    words = log_probs.gather(2, tokens[:, 1:, None]).squeeze(2)
+    lengths = torch.tensor([len(row) - 1 for row in numbers], device=model.device)
+    real = torch.arange(longest - 1, device=model.device) < lengths[:, None]
+    total: Tensor = words.masked_fill(~real, 0).sum(1).view(-1, 4, 2).logsumexp(2)
+    chosen = total.argmax(1).tolist()
+    return [None if each is None else place == each[1] for each, place in zip(tried, chosen)]
+
+
 def _like(phrase: str, facts: Facts) -> list[int]:
     said = phrase.split()
 
-    def pick(words: Iterable[Any]) -> str | None:
+    def pick(words: Iterable[str]) -> str | None:
         return next((word for word in said if word in words), None)
 
     return facts.like((pick(SIZES), pick(COLOURS), pick(TEXTURES), pick(SHAPES)))
-
-
-def statements(captions: Sequence[str]) -> list[tuple[str, str, str]]:
-    """(thing, relation, thing) of every statement about places."""
-    return [(a, RELATIONS[r], b) for caption in captions for a, r, b in _STATEMENT.findall(caption)]

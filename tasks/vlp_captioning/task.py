@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -17,6 +17,7 @@ from vlp_captioning.readers import CaptionData, Item
 from vlp_captioning.records import CaptionRecords, collate, images_of
 from vlp_captioning.self_critical import SelfCritical, SelfCriticalSettings
 from vlp_captioning.texts import Texts, TextSettings
+from vlplatform.data.scenes.relations import Facts
 from vlplatform.errors import UserError
 from vlplatform.metrics import captions as metrics
 from vlplatform.task import Exhibit, Loss, Records, Score
@@ -205,11 +206,22 @@ class CaptioningTask:
     def predict(self, model: nn.Module, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Per record its ``caption`` and its ``log_prob``."""
         captioner = bare_model(model)
-        found = captioner.generate(images_of(batch, captioner), **vars(self.settings.decode))
-        return [
+        images = images_of(batch, captioner)
+        found = captioner.generate(images, **vars(self.settings.decode))
+        predictions: list[dict[str, Any]] = [
             {"id": id, "caption": captions[0].text, "log_prob": sum(captions[0].log_probs)}
             for id, captions in zip(batch["ids"], found)
         ]
+        if self.facts is not None:
+            chosen = spatial.choices(captioner, images, [self._known[id].captions for id in batch["ids"]])
+            for prediction, right in zip(predictions, chosen):
+                prediction["spatial"] = right
+        return predictions
+
+    @property
+    def facts(self) -> Callable[[str], Facts] | None:
+        """What is true of an item by its id, on data that know (Scenes)."""
+        return getattr(self.data.sight, "facts", None)
 
     def score(self, predictions: Sequence[Mapping[str, Any]]) -> Score:
         """Caption scores against the references, with their signature; on Scenes the accuracy of spatial words, too."""
@@ -221,10 +233,11 @@ class CaptioningTask:
         found = metrics.score(judged, references, metrics=tuple(self.settings.scores))
         values = dict(found.values)
         values["words"] = sum(len(caption.split()) for caption in captions.values()) / len(captions)
-        facts = getattr(self.data.sight, "facts", None)
-        if facts is not None:
-            told = spatial.judge_all(captions, {id: facts(id) for id in captions})
-            values["spatial_accuracy"] = told.accuracy
+        if self.facts is not None:
+            chosen = [p["spatial"] for p in predictions if p["spatial"] is not None]
+            values["spatial_accuracy"] = sum(chosen) / len(chosen) if chosen else float("nan")
+            told = spatial.judge_all(captions, {id: self.facts(id) for id in captions})
+            values["spatial_truth"] = told.truth
             values["spatial_statements"] = (told.right + told.wrong) / len(captions)
         return Score(values)
 

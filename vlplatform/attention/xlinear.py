@@ -109,6 +109,7 @@ class XLinear(nn.Module):
         cache: Cache | None = None,
         query_mask: Tensor | None = None,
         depth: Depth | None = None,
+        grow: bool = False,
     ) -> Tensor:
         """Attended tokens (B, N, D).
 
@@ -125,13 +126,15 @@ class XLinear(nn.Module):
             cache: What earlier steps of a decoder left; the query then holds the new tokens only.
             query_mask: Not read: a padded query changes no other's result.
             depth: Not read.
+            grow: ``key`` is no memory but a second stream beside the queries, as long as they are: with a cache, what
+                comes is new and joins what was kept, as in self-attention.
 
         Raises:
             UserError: A width, shape or type that does not fit.
         """
         if key is None and isinstance(mask, Tensor) and mask.shape == query.shape[:2] and mask.dtype == torch.bool:
             query = query.masked_fill(~mask[..., None] & ~query.isfinite(), 0)  # NaN would reach the maps' gradients
-        tensors = self._prepare(query, key, value, mask, causal, cache)
+        tensors = self._prepare(query, key, value, mask, causal, cache, grow)
         if not query.numel() or not tensors[2].shape[2]:
             return torch.zeros_like(query)
         return self._attend(*tensors).view(query.shape)
@@ -145,10 +148,11 @@ class XLinear(nn.Module):
         mask: Mask = None,
         causal: bool = False,
         cache: Cache | None = None,
+        grow: bool = False,
         **_: Any,
     ) -> Tensor:
         """β^s (B, h, N, M), the weights of places; rows without keys are 0."""
-        return self.distributions(query, key, value, mask=mask, causal=causal, cache=cache)[0]
+        return self.distributions(query, key, value, mask=mask, causal=causal, cache=cache, grow=grow)[0]
 
     def distributions(
         self,
@@ -159,10 +163,11 @@ class XLinear(nn.Module):
         mask: Mask = None,
         causal: bool = False,
         cache: Cache | None = None,
+        grow: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """β^s (B, h, N, M) and β^c (B, h, N, d), if there is a gate; rows without keys are 0."""
         own_cache = None if cache is None else cache.copy()  # looking changes nothing
-        q, _, k, _, allowed = self._prepare(query, key, value, mask, causal, own_cache)
+        q, _, k, _, allowed = self._prepare(query, key, value, mask, causal, own_cache, grow)
         weights, gate = self._distributions(self._heads(q), k, allowed, self.dropout if self.training else 0.0, None)
         weights = masks.alive(weights, allowed)
         gate = None if gate is None else masks.alive(gate, allowed)
@@ -191,12 +196,18 @@ class XLinear(nn.Module):
         mask: Mask,
         causal: bool,
         cache: Cache | None,
+        grow: bool,
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]:
         """Q and U (B', r · N, D), K and V (B', h, M, d), and what is allowed (B' or 1, h or 1, r · N or 1, M)."""
         check_tokens("query", query, self.dim)
-        own, queries = key is None, query.shape[1]
+        own, queries = key is None or grow, query.shape[1]
         keys, values, given = self._memories(query, key, value, mask)
         batch = keys[0].shape[0]
+        if grow and (len(keys) > 1 or keys[0].shape[:2] != query.shape[:2]):
+            raise UserError(
+                f"query has shape {tuple(query.shape)} and key {tuple(keys[0].shape)}; with grow=True, expected one key "
+                "for each query."
+            )
         first = cache.length if cache is not None and own else 0
         counts = [first + queries] if own else [memory.shape[1] for memory in keys]
         wide = [m if m is None else masks.check(m, batch, self.heads, queries, n) for m, n in zip(given, counts)]

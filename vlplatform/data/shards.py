@@ -59,6 +59,7 @@ class ShardWriter:
         settings: What the records depend on, JSON-ready; kept in the index, and compared when a run continues.
         records: Records in a shard.
         dtype: Of the features; boxes and scores are float32.
+        about: What else is worth knowing, JSON-ready; kept in the index, too, but never compared.
 
     Raises:
         UserError: The folder holds something else, was written with other settings, or is being written by another run.
@@ -71,11 +72,13 @@ class ShardWriter:
         *,
         records: int = 512,
         dtype: Literal["float16", "float32"] = "float32",
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         from filelock import FileLock, Timeout
 
         self.folder, self.dtype, self.records = folder, dtype, records
         self.settings: dict[str, Any] = json.loads(json.dumps(dict(settings)))
+        self.about = dict(about or {})
         self.done: set[str] = set()
         """The keys of all records in whole shards."""
         self._waiting: dict[str, Record] = {}
@@ -173,6 +176,7 @@ class ShardWriter:
             "complete": complete,
             "dtype": self.dtype,
             "settings": self.settings,
+            **({"about": self.about} if self.about else {}),
             "shards": self._shards,
         }
         _write_whole(self.folder / INDEX, (json.dumps(index, indent=1, ensure_ascii=False) + "\n").encode())
@@ -218,6 +222,7 @@ class Shards(Mapping[str, Record]):
 
     Attributes:
         settings: What the records were made with.
+        about: What else the writer was told; empty in most folders.
 
     Raises:
         UserError: The folder is no such folder, unfinished, or a shard is missing, cut off or damaged.
@@ -229,6 +234,7 @@ class Shards(Mapping[str, Record]):
         if not index["complete"]:
             raise UserError(f"{folder} is unfinished: run the same vlp prepare again, it goes on where it stopped.")
         self.settings: Mapping[str, Any] = index["settings"]
+        self.about: Mapping[str, Any] = index.get("about", {})
         self._files: list[dict[str, Any]] = index["shards"]
         self._places: dict[str, tuple[int, int, int, dict[str, Any]]] = {}
         self._open: dict[int, Any] = {}
@@ -356,6 +362,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
         sound = (
             isinstance(index["settings"], dict) and index["dtype"] in _DTYPES and isinstance(index["complete"], bool)
         )
+        sound = sound and isinstance(index.get("about", {}), dict)
         if not sound or not all({"file", "bytes", "sha256"} <= set(shard) for shard in index["shards"]):
             raise ValueError("keys are missing")
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Grid features: a convolutional or Transformer backbone of timm, cut off at one stride, pooled to a square grid."""
+"""Grids of features: a convolutional or Transformer backbone of timm, cut off at one stride, pooled to a square grid."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from vlplatform.errors import UserError, nearest
 from vlplatform.vision.backbone import IMAGENET_MEAN, IMAGENET_STD
 
 
-class GridExtractor(nn.Module):
-    """Pictures (B, 3, S, S) uint8 → grids (B, rows, columns, C) of a frozen backbone.
+class GridBackbone(nn.Module):
+    """Pictures (B, 3, H, W) in 0..1 → grids (B, rows, columns, C) of a backbone that can learn; ``channels`` is C.
 
     Args:
         name: A model of timm (``timm.list_models()``).
-        size: S, height and width of the pictures.
+        size: Height and width of the pictures; only networks for pictures of one size need it.
         stride: Input pixels per pixel of the map to take; None: the deepest map. Parts behind it are not built, so that
             they need no weights.
         grid: Rows and columns that the map is pooled to (means over cells of equal size); 0 leaves it as it is.
-        pretrained: Weights of timm's hub, unless ``weights`` are given; else random ones.
-        weights: Tensors under the names of timm, or of torchvision where those agree (ResNets).
+        pretrained: Weights of timm's hub; else random ones.
 
     Raises:
-        UserError: An unknown name or stride, weights that lack a tensor or have one of another shape, or no network.
+        UserError: An unknown name or stride, or no network.
     """
 
     mean: Tensor
@@ -36,11 +35,10 @@ class GridExtractor(nn.Module):
         self,
         name: str,
         *,
-        size: int = 224,
+        size: int | tuple[int, int] = 224,
         stride: int | None = None,
         grid: int = 7,
         pretrained: bool = True,
-        weights: Mapping[str, Tensor] | None = None,
     ) -> None:
         import timm
 
@@ -53,21 +51,28 @@ class GridExtractor(nn.Module):
             had = ", ".join(map(str, dict.fromkeys(strides)))
             raise UserError(f"stride={stride} is none of the backbone {name}: choose one of {had}.")
         last = len(strides) - 1 if stride is None else max(i for i, s in enumerate(strides) if s == stride)
-        self.net = _build(name, size, info.out_indices[last], pretrained and weights is None)
-        if weights is not None:
-            _fill(self.net, weights, name)
-        self.grid = grid
+        self.channels: int = info.channels()[last]
+        self.net = _build(name, size, info.out_indices[last], pretrained)
+        self.name, self.grid = name, grid
+        self.ends = [str(each["module"]).replace(".", "_") for each in info.get_dicts()[: last + 1]]
+        """The names of the modules with which the network's parts end, one for each stride."""
         self.last_channel = str(getattr(self.net, "output_fmt", "")).upper().endswith("NHWC")
         config = timm.get_pretrained_cfg(name)
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if config is None else (config.mean, config.std)
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
-        self.requires_grad_(False).eval()
 
-    @torch.no_grad()
+    def fill(self, weights: Mapping[str, Tensor], *, partial: bool = False) -> list[str]:
+        """Take tensors under the names of timm, or of torchvision where those agree (ResNets); what lacked comes back.
+
+        Raises:
+            UserError: A tensor of another shape, or, unless ``partial``, one that lacks; with it: all lack.
+        """
+        return _fill(self.net, weights, self.name, partial)
+
     def forward(self, images: Tensor) -> Tensor:
-        """Grids (B, rows, columns, C) of the pictures (B, 3, S, S) uint8."""
-        (maps,) = self.net((images.to(self.mean.dtype) / 255 - self.mean) / self.std)
+        """Grids (B, rows, columns, C) of the pictures (B, 3, H, W) in 0..1."""
+        (maps,) = self.net((images - self.mean) / self.std)
         if self.last_channel:
             maps = maps.permute(0, 3, 1, 2)
         if self.grid:
@@ -75,7 +80,46 @@ class GridExtractor(nn.Module):
         return maps.permute(0, 2, 3, 1)
 
 
-def _build(name: str, size: int, index: int | None, pretrained: bool) -> nn.Module:
+class GridExtractor(nn.Module):
+    """Pictures (B, 3, S, S) uint8 → grids (B, rows, columns, C) of a frozen backbone.
+
+    Args:
+        name: As for :class:`GridBackbone`, which see for ``stride`` and ``grid``, too.
+        size: S, height and width of the pictures.
+        stride: Of the map to take.
+        grid: Rows and columns.
+        pretrained: Weights of timm's hub, unless ``weights`` are given; else random ones.
+        weights: Tensors under the names of timm, or of torchvision where those agree (ResNets).
+
+    Raises:
+        UserError: An unknown name or stride, weights that lack a tensor or have one of another shape, or no network.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        size: int = 224,
+        stride: int | None = None,
+        grid: int = 7,
+        pretrained: bool = True,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = GridBackbone(
+            name, size=size, stride=stride, grid=grid, pretrained=pretrained and weights is None
+        )
+        if weights is not None:
+            self.backbone.fill(weights)
+        self.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Grids (B, rows, columns, C) of the pictures (B, 3, S, S) uint8."""
+        return self.backbone(images.to(self.backbone.mean.dtype) / 255)
+
+
+def _build(name: str, size: int | tuple[int, int], index: int | None, pretrained: bool) -> nn.Module:
     import timm
 
     config = timm.get_pretrained_cfg(name)
@@ -96,11 +140,11 @@ def _build(name: str, size: int, index: int | None, pretrained: bool) -> nn.Modu
         ) from error
 
 
-def _fill(net: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
+def _fill(net: nn.Module, weights: Mapping[str, Tensor], name: str, partial: bool) -> list[str]:
     wanted = net.state_dict()
     given = {key: weights[key] for key in wanted if key in weights}
     lacking = [key for key in wanted if key not in given and not key.endswith("num_batches_tracked")]
-    if lacking:
+    if lacking and not (partial and given):
         raise UserError(
             f"the weights lack {len(lacking)} tensors of {name} ({lacking[0]} …): give that network's file, or a "
             "smaller stride=, which leaves out the parts behind it."
@@ -110,6 +154,7 @@ def _fill(net: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
             shapes = f"{tuple(tensor.shape)} where {name} has {tuple(wanted[key].shape)}"
             raise UserError(f"the weights have {key} of shape {shapes}: give that network's file.")
     net.load_state_dict(given, strict=False)
+    return lacking
 
 
 def _near(name: str, valid: list[str]) -> str:

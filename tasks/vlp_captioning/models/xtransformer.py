@@ -194,13 +194,7 @@ class _DecoderLayer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Query and word streams (R, T, D) → (R, T, D)."""
         own, other = (None, None) if cache is None else (cache.child("self"), cache.child("memory"))
-        if own is None:
-            steps = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
-            assert real is not None
-            found = self.of_words(query, x, mask=(steps & real[:, None]))
-        else:
-            keys = own.extend("words", x, 1)
-            found = self.of_words(query, keys)
+        found = self.of_words(query, x, mask=real, causal=own is None, cache=own, grow=True)
         attended = x + F.dropout(found, self.dropout, self.training)
         found = self.of_image(self.cross_norm(attended), memory, mask=memory_mask, cache=other)
         query = self.query_norm(attended + F.dropout(found, self.dropout, self.training))

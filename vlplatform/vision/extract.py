@@ -1,0 +1,180 @@
+"""From pictures to features: the settings, the network they name, and the same network again from what was kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from vlplatform import settings as typed
+from vlplatform.data.shards import Record
+from vlplatform.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSettings:
+    """Settings of ``vlp prepare features``: of the network, and of the work.
+
+    Attributes:
+        backbone: Grid features of this timm model (resnet50, swin_base_patch4_window12_384 …).
+        detector: Region features of this detector: fasterrcnn_resnet50_fpn_v2 or another Faster R-CNN of torchvision,
+            or a DETR of transformers by its hub id or folder (facebook/detr-resnet-50).
+        weights: File of weights (safetensors, or PyTorch's format with tensors alone) in place of the published ones.
+        pretrained: Published weights; false takes random ones, for trials.
+        size: Backbone: pictures are resized to this height and width.
+        stride: Backbone: pixels per cell of the map to take; null takes the deepest.
+        grid: Backbone: rows and columns that the map is pooled to; 0 leaves it as it is.
+        regions: Detector: most boxes of a picture.
+        least: Detector: fewest boxes of a picture, however unsure.
+        score: Detector: boxes at least as sure as this are kept, up to the most.
+        nms: Detector: of two boxes of a class that overlap more than this, the surer one stays.
+        dtype: Of the features on the disk; float16 takes half the room.
+        batch: Pictures at a time.
+        workers: Processes that read pictures; 0 reads them in this one.
+        device: auto, cpu, cuda:0 …
+        on_error: What to do about a picture that cannot be read: stop, or skip it and list it in OUT/skipped.txt.
+        shard: Pictures in a shard; a stopped run loses the shard that it was filling.
+    """
+
+    backbone: str | None = None
+    detector: str | None = None
+    weights: str | None = None
+    pretrained: bool = True
+    size: int = 224
+    stride: int | None = None
+    grid: int = 7
+    regions: int = 36
+    least: int = 10
+    score: float = 0.2
+    nms: float = 0.3
+    dtype: Literal["float16", "float32"] = "float32"
+    batch: int = 16
+    workers: int = 2
+    device: str = "auto"
+    on_error: Literal["stop", "skip"] = "stop"
+    shard: int = 512
+
+    def __post_init__(self) -> None:
+        if (self.backbone is None) == (self.detector is None):
+            raise ValueError("give either backbone=NAME or detector=NAME")
+        if self.weights is not None and not self.pretrained:
+            raise ValueError(f"weights={self.weights} contradicts pretrained=false: leave one of them out")
+        bounds = {"size": 16, "grid": 0, "regions": 1, "least": 0, "batch": 1, "workers": 0, "shard": 1}
+        for name, low in bounds.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {low}")
+        for name in ("score", "nms"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} must lie in 0 … 1")
+
+    def identity(self) -> dict[str, Any]:
+        """What the features depend on: a stopped run goes on only if this is the same."""
+        kinds = {"backbone": ("size", "stride", "grid"), "detector": ("regions", "least", "score", "nms")}
+        kind = "backbone" if self.backbone is not None else "detector"
+        values = {name: getattr(self, name) for name in (kind, "pretrained", *kinds[kind])}
+        if self.weights is not None:
+            path = Path(self.weights).expanduser()
+            values["weights"] = f"{path.name} {_digest(path)}"
+        return values
+
+    def places(self) -> dict[str, Any]:
+        """Where the file of weights lies, if there is one; the features do not depend on it."""
+        return {} if self.weights is None else {"weights_path": str(Path(self.weights).expanduser().absolute())}
+
+
+def settings_of(made: Mapping[str, Any]) -> FeatureSettings:
+    """The settings behind an identity, with the file of weights found again.
+
+    Args:
+        made: What :meth:`FeatureSettings.identity` gave, beside it perhaps what :meth:`FeatureSettings.places` gave.
+
+    Raises:
+        UserError: No identity, or the file of weights is neither where it was nor in the current folder.
+    """
+    known = {field.name for field in dataclasses.fields(FeatureSettings)}
+    values = {key: value for key, value in made.items() if key in known and key != "weights"}
+    if "weights" in made:
+        name, _, digest = str(made["weights"]).rpartition(" ")
+        places = [Path(str(made["weights_path"]))] if "weights_path" in made else []
+        places.append(Path(Path(name).name))
+        found = next((path for path in places if path.is_file() and _digest(path) == digest), None)
+        if found is None:
+            raise UserError(
+                f"the features were made with the weights {name} (SHA-256 {digest} …), and no such file is at "
+                f"{places[0]}: put it at {places[-1].absolute()}, or give features (.npz) in place of pictures."
+            )
+        values["weights"] = str(found)
+    return typed.parse(FeatureSettings, values, "the extractor")
+
+
+def fitted(image: Tensor, settings: FeatureSettings) -> Tensor:
+    """A picture (3, H, W) uint8 in the size that the network takes: a backbone's, or its own for a detector."""
+    from torchvision.transforms.v2 import functional
+
+    return image if settings.backbone is None else functional.resize(image, [settings.size] * 2, antialias=True)
+
+
+Extract = Callable[[list[Tensor], list[tuple[int, int]]], list[Record]]
+
+
+def extractor(settings: FeatureSettings, device: torch.device) -> Extract:
+    """From pictures (3, H, W) uint8, as :func:`fitted` gives them, and their own sizes (width, height) to records.
+
+    Raises:
+        UserError: An unknown network, or weights that are not to be had or do not fit.
+    """
+    from vlplatform.hub.importer import read_weights
+
+    weights = None if settings.weights is None else read_weights(Path(settings.weights).expanduser())
+    torch.manual_seed(0)  # random weights must be the same when a stopped run goes on
+    if settings.backbone is not None:
+        from vlplatform.vision.grids import GridExtractor
+
+        grids = GridExtractor(
+            settings.backbone,
+            size=settings.size,
+            stride=settings.stride,
+            grid=settings.grid,
+            pretrained=settings.pretrained,
+            weights=weights,
+        ).to(device)
+
+        def of_grids(images: list[Tensor], sizes: list[tuple[int, int]]) -> list[Record]:
+            maps = grids(torch.stack(images).to(device)).cpu()
+            rows, columns = maps.shape[1:3]
+            return [Record(m.flatten(0, 1), grid=(rows, columns), size=size) for m, size in zip(maps, sizes)]
+
+        return of_grids
+
+    from vlplatform.vision.regions import Choice, DetrDetector, TorchvisionDetector
+
+    name = settings.detector or ""
+    choice = Choice(settings.regions, settings.least, settings.score, settings.nms)
+    if "/" in name or Path(name).is_dir():
+        if weights is not None:
+            raise UserError("prepare.weights does not go with a DETR: name a folder with its weights as the detector.")
+        detector: Any = DetrDetector(name, choice, pretrained=settings.pretrained)
+    else:
+        detector = TorchvisionDetector(name, choice, pretrained=settings.pretrained, weights=weights)
+    detector.to(device)
+
+    def of_regions(images: list[Tensor], sizes: list[tuple[int, int]]) -> list[Record]:
+        found = detector(images)
+        return [Record(r.features, boxes=r.boxes, scores=r.scores, size=size) for r, size in zip(found, sizes)]
+
+    return of_regions
+
+
+def _digest(path: Path) -> str:
+    """The first 16 digits of a file's SHA-256."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**22):
+            digest.update(block)
+    return digest.hexdigest()[:16]
