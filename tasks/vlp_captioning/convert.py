@@ -24,6 +24,9 @@ from vlplatform.text import Vocabulary
 Renaming = Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]
 """Patterns of the authors' names and what stands for them in ours."""
 
+_STATES = ("running_keys", "running_values", "running_mask_self_attention", "running_seq")
+"""What M² and MD-SAN keep between the steps of decoding, as buffers that go into their checkpoints; no weights."""
+
 
 @dataclass(frozen=True)
 class MdsanetSettings:
@@ -323,6 +326,8 @@ def _block_sizes(weights: dict[str, Tensor], block: str, dim: int) -> dict[str, 
 def _renamed(weights: dict[str, Tensor], renaming: Renaming) -> dict[str, Tensor]:
     ours: dict[str, Tensor] = {}
     for name, tensor in weights.items():
+        if name.rpartition(".")[2] in _STATES:
+            continue
         for pattern, replacement in renaming:
             name = re.sub(pattern, replacement, name)
         ours[name] = tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from torch import nn
 
 from vlp_captioning.models import MODELS, Captioner, Shape
-from vlp_captioning.readers import DATA_SETS, READERS, open_data
+from vlp_captioning.models.vision import DEFAULT, VisionSettings
+from vlp_captioning.readers import DATA_SETS, READERS, CaptionData, open_data
 from vlp_captioning.task import CaptioningSettings, CaptioningTask, bare_model
 from vlplatform import attention
 from vlplatform import settings as typed
@@ -67,6 +69,7 @@ class CaptioningPlugin:
         attn["name"] = check_attn(model_class, attn)
         data_values = {key: value for key, value in sections["data"].items() if key != "name"}
         data = open_data(sections["data"]["name"], data_values)
+        model_settings = replace(model_settings, vision=_vision(model_settings.vision, data))
         resolved = {
             "task": typed.as_dict(task_settings),
             "attn": attn,
@@ -131,6 +134,28 @@ def check_attn(model_class: type[Captioner], attn: Mapping[str, Any]) -> str:
             raise UserError(f"{str(error).rstrip('.')}; with this mechanism use {ways}, or model=auto.") from error
         raise
     return name
+
+
+def _vision(settings: VisionSettings, data: CaptionData) -> VisionSettings:
+    """The settings with a backbone where the data give pixels, and only there.
+
+    Raises:
+        UserError: The settings and the data do not go together.
+    """
+    pixels = getattr(data.sight, "pixels", False)
+    if settings.backbone == "auto":
+        return replace(settings, backbone=DEFAULT if pixels else "none")
+    if pixels and not settings.sees:
+        raise UserError(
+            f"data={data.name} gives pixels and model.vision.backbone=none reads features: give data.features=PATH "
+            "(Scenes: data.visual=regions), or choose a backbone."
+        )
+    if settings.sees and not pixels:
+        raise UserError(
+            f"data={data.name} gives features and model.vision.backbone={settings.backbone} sees pixels: leave out "
+            "data.features (Scenes: data.visual=pixels), or take model.vision.backbone=none."
+        )
+    return settings
 
 
 def _fitting(attn: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vlp_captioning import spatial
 from vlp_captioning.loss import real_words, smoothed_cross_entropy
 from vlp_captioning.models import Captioner, InputSettings, Memory, Shape
+from vlp_captioning.models.vision import Vision, origin
 from vlp_captioning.readers import CaptionData, Item
 from vlp_captioning.records import CaptionRecords, collate, images_of
 from vlp_captioning.self_critical import SelfCritical, SelfCriticalSettings
@@ -61,6 +62,10 @@ class CaptioningSettings:
         decode: Of evaluation.
         scores: Scores of an evaluation; meteor and spice need Java.
         best: The score that chooses the best checkpoint.
+        backbone_lr: Learning rate of a model's own backbone relative to the rest; null is 0.1 with pretrained weights,
+            else 1.
+        submission: Write the captions of an evaluated split as a result file for the COCO server:
+            ``results/mine`` makes results/captions_SPLIT_mine_results.json; each evaluation replaces it.
     """
 
     name: str = "captioning"
@@ -73,6 +78,8 @@ class CaptioningSettings:
     decode: DecodeSettings = field(default_factory=DecodeSettings)
     scores: list[str] = field(default_factory=lambda: ["bleu", "rouge_l", "cider", "cider_d"])
     best: str = "cider_d"
+    backbone_lr: float | None = None
+    submission: str | None = None
 
     def __post_init__(self) -> None:
         if not self.stages or self.stages != [stage for stage in STAGES if stage in self.stages]:
@@ -82,6 +89,8 @@ class CaptioningSettings:
         for name in ("label_smoothing", "scheduled_sampling"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
+        if self.backbone_lr is not None and self.backbone_lr < 0:
+            raise ValueError(f"backbone_lr={self.backbone_lr} must not be negative")
 
 
 class CaptioningTask:
@@ -117,7 +126,7 @@ class CaptioningTask:
         kept = [i for i, captions in enumerate(texts.words) if any(captions)]
         if not kept:
             raise UserError(f"data={self.data.name} has no caption to train on: check its files.")
-        return [items[i] for i in kept], Texts([texts.words[i] for i in kept], texts.cut)
+        return [items[i] for i in kept], replace(texts, words=[texts.words[i] for i in kept])
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
@@ -150,26 +159,37 @@ class CaptioningTask:
         return collate(records, self.vocabulary if "captions" in records[0] else None)
 
     def build_model(self, *, pretrained: bool = True) -> Captioner:
-        """A fresh model for the training words, of the width that the features have."""
+        """A fresh model for the training words, of the width that the features, or the backbone's maps, have."""
         items, _ = self.training
         visual = self.data.visual(items[0])
-        if visual.features is None:
-            raise UserError(
-                f"data={self.data.name} gives pixels and model={self.model_class.name} reads features: prepare them "
-                "with vlp prepare features, or set data.visual=regions."
-            )
-        shape = Shape(visual.features.shape[-1])
-        return self.model_class(self.vocabulary, shape, self.sections["attn"], self.model_settings)
+        settings, attn = self.model_settings, self.sections["attn"]
+        if visual.pixels is not None:
+            size = settings.vision.size or (visual.pixels.shape[1], visual.pixels.shape[2])
+            settings = replace(settings, vision=replace(settings.vision, size=size))
+            shape = Shape(Vision(settings.vision).channels)
+        else:
+            assert visual.features is not None
+            shape = Shape(visual.features.shape[-1], extractor=getattr(self.data.sight, "extractor", None))
+        model = self.model_class(self.vocabulary, shape, attn, settings)
+        if pretrained and model.vision is not None:
+            model.vision.load_weights()
+        return model
 
     def parameter_groups(self, model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
-        """Matrices with weight decay, vectors without."""
+        """Matrices with weight decay, vectors without; those of a backbone apart, at a learning rate of their own."""
+        vision = self.model_settings.vision
+        ratio = self.settings.backbone_lr
+        if ratio is None:
+            ratio = 0.1 if vision.pretrained else 1.0
+        eyes = bare_model(model).vision
+        in_backbone = {id(p) for p in eyes.parameters()} if eyes is not None else set[int]()
         groups: dict[str, dict[str, Any]] = {}
         for parameter in model.parameters():
             if parameter.requires_grad:
-                decays = parameter.ndim > 1
-                name = "weights" if decays else "vectors (no decay)"
-                decay = weight_decay if decays else 0.0
-                made = {"name": name, "params": [], "lr": learning_rate, "weight_decay": decay}
+                decays, seeing = parameter.ndim > 1, id(parameter) in in_backbone
+                name = ("backbone " if seeing else "") + ("weights" if decays else "vectors (no decay)")
+                rate, decay = learning_rate * (ratio if seeing else 1.0), weight_decay if decays else 0.0
+                made = {"name": name, "params": [], "lr": rate, "weight_decay": decay}
                 groups.setdefault(name, made)["params"].append(parameter)
         return list(groups.values())
 
@@ -212,7 +232,7 @@ class CaptioningTask:
             {"id": id, "caption": captions[0].text, "log_prob": sum(captions[0].log_probs)}
             for id, captions in zip(batch["ids"], found)
         ]
-        if self.facts is not None:
+        if self.facts is not None and captioner.vocabulary.pieces == "words":
             chosen = spatial.choices(captioner, images, [self._known[id].captions for id in batch["ids"]])
             for prediction, right in zip(predictions, chosen):
                 prediction["spatial"] = right
@@ -234,7 +254,7 @@ class CaptioningTask:
         values = dict(found.values)
         values["words"] = sum(len(caption.split()) for caption in captions.values()) / len(captions)
         if self.facts is not None:
-            chosen = [p["spatial"] for p in predictions if p["spatial"] is not None]
+            chosen = [p["spatial"] for p in predictions if p.get("spatial") is not None]
             values["spatial_accuracy"] = sum(chosen) / len(chosen) if chosen else float("nan")
             told = spatial.judge_all(captions, {id: self.facts(id) for id in captions})
             values["spatial_truth"] = told.truth
@@ -263,6 +283,7 @@ class CaptioningTask:
             "citation": [self.data.citation] if self.data.citation else [],
             "model": self.model_class.name,
             "attention": self.sections["attn"]["name"],
+            "initial_weights": origin(self.model_settings.vision),
         }
 
 

@@ -339,6 +339,25 @@ def test_step_by_step_with_padding_equals_at_once():
 
 
 @torch.no_grad()
+def test_keys_beside_the_queries_grow():
+    attn, query, stream, cache = randomised(XLinear(8, heads=2)), random(2, 6, 8), random(2, 6, 8), Cache()
+    expected = attn(query, stream, causal=True)
+    close(attn(query, stream, causal=True, grow=True), expected)
+    looked = attn.attention_weights(query, stream, causal=True)
+    calls: list[int] = []
+    attn.key.register_forward_hook(lambda _, given, __: calls.append(given[0].shape[1]))
+    for i in range(6):
+        new = query[:, i : i + 1], stream[:, i : i + 1]
+        close(attn.attention_weights(*new, cache=cache, grow=True), looked[:, :, i : i + 1, : i + 1], 1e-6)
+        close(attn(*new, cache=cache, grow=True), expected[:, i : i + 1], 1e-6)
+    assert calls == [1] * 12  # each key once to look and once to attend
+    cache.expand(2)
+    assert cache.tensors["key"].shape[0] == 4
+    with pytest.raises(UserError, match="one key for each query"):
+        attn(query, stream[:, :5], grow=True)
+
+
+@torch.no_grad()
 def test_a_cached_memory_is_projected_once():
     attn, query, key, mask, cache = randomised(XLinear(8, heads=2)), random(2, 3, 8), random(2, 5, 8), None, Cache()
     expected = attn(query, key, mask=mask)

@@ -57,11 +57,11 @@ class _Map:
         self.weight, self.bias, self.called = weight, bias, False
         self.layout: Tensor | None = None
         self.packed_from: tuple[Any, ...] = ()
-        self.fits = weight.dtype == torch.float32 and weight.device.type == "cpu" and weight.numel() >= _SMALL
+        self.fits = _fits(weight)
 
     def sound(self, weight: Tensor, bias: Tensor | None) -> bool:
         """Whether these are the tensors, with the values that were packed, if any were."""
-        same = weight is self.weight and bias is self.bias
+        same = weight is self.weight and bias is self.bias and self.fits == _fits(weight)  # model.to(…) moves in place
         return same and (self.layout is None or self.packed_from == _print(weight))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -75,11 +75,16 @@ class _Map:
         return torch.ops.mkldnn._linear_pointwise(x, self.layout, self.bias, "none", [], "")
 
 
+def _fits(weight: Tensor) -> bool:
+    return weight.dtype == torch.float32 and weight.device.type == "cpu" and weight.numel() >= _SMALL
+
+
 def _print(weight: Tensor) -> tuple[Any, ...]:
     """What tells whether weights (n, m) have changed, also behind the version counter's back (``weight.data``)."""
     rows, columns = (torch.arange(1.0, size + 1) for size in weight.shape)
     sums = weight.sum(), weight[:, 0] @ rows, weight[0] @ columns
-    return (weight.data_ptr(), weight._version, *(value.item() for value in sums))
+    version = None if weight.is_inference() else weight._version  # tensors made for inference count no versions
+    return (weight.data_ptr(), version, *(value.item() for value in sums))
 
 
 class _Linear:
@@ -107,7 +112,9 @@ class _Cell:
             return False
         return self.of_hidden.sound(module.weight_hh, module.bias_hh)
 
-    def __call__(self, input: Tensor, hx: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def __call__(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if hx is None:
+            hx = (input.new_zeros(*input.shape[:-1], self.of_hidden.weight.shape[1]),) * 2
         hidden, cell = hx
         into, forget, new, out = (self.of_input(input) + self.of_hidden(hidden)).chunk(4, -1)
         cell = forget.sigmoid() * cell + into.sigmoid() * new.tanh()

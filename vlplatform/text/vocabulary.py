@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from vlplatform.errors import UserError
+from vlplatform.text.subwords import Pieces, join
 
 PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
 
@@ -24,6 +25,7 @@ class Vocabulary:
         bos: Number of the symbol that starts a sentence.
         eos: Number of the symbol that ends it.
         unk: Number that stands for unknown words; None: they are left out.
+        pieces: Whether the entries are words, or pieces of words that join in some way.
 
     Raises:
         UserError: A word twice, or a symbol's number that no word has.
@@ -34,6 +36,7 @@ class Vocabulary:
     bos: int = 1
     eos: int = 2
     unk: int | None = 3
+    pieces: Pieces = "words"
     _numbers: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,18 +70,22 @@ class Vocabulary:
         return found
 
     def decode(self, numbers: Iterable[int]) -> list[str]:
-        """The words up to the end symbol, without padding and begin; unknown words as the symbol's own word."""
+        """The words up to the end symbol, without padding and begin; unknown words as the symbol's own word.
+
+        Pieces are joined into words.
+        """
         found: list[str] = []
         for number in numbers:
             if number == self.eos:
                 break
             if number not in (self.pad, self.bos):
                 found.append(self.words[number])
-        return found
+        return join(found, self.pieces)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready; :meth:`from_dict` makes the same vocabulary again."""
-        return {"words": list(self.words), "pad": self.pad, "bos": self.bos, "eos": self.eos, "unk": self.unk}
+        symbols = {"pad": self.pad, "bos": self.bos, "eos": self.eos, "unk": self.unk}
+        return {"words": list(self.words), **symbols, "pieces": self.pieces}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Vocabulary:
@@ -95,11 +102,19 @@ class Vocabulary:
         wrong = {k: v for k, v in symbols.items() if not (isinstance(v, int) or (k == "unk" and v is None))}
         if wrong:
             raise UserError(f"the saved vocabulary's symbols are no numbers ({wrong}): save the model again.")
-        return cls(words, **symbols)
+        pieces = values.get("pieces", "words")
+        if pieces not in get_args(Pieces):
+            raise UserError(f"the saved vocabulary has pieces={pieces!r}, which is none: save the model again.")
+        return cls(words, **symbols, pieces=pieces)
 
     @classmethod
     def build(
-        cls, sentences: Iterable[Sequence[str]], *, min_count: int = 1, max_size: int | None = None
+        cls,
+        sentences: Iterable[Sequence[str]],
+        *,
+        min_count: int = 1,
+        max_size: int | None = None,
+        pieces: Pieces = "words",
     ) -> Vocabulary:
         """The words that occur often enough, the most frequent first, equally frequent ones by the alphabet.
 
@@ -107,6 +122,7 @@ class Vocabulary:
             sentences: Tokenised sentences.
             min_count: Words seen less often are unknown (MD-SAN: 5, X-Linear: 6).
             max_size: At most so many words, the four symbols not counted.
+            pieces: How the entries join, where they are pieces of words.
 
         Raises:
             UserError: No word is left.
@@ -116,4 +132,4 @@ class Vocabulary:
         words = [word for word in ranked if word not in (PAD, BOS, EOS, UNK)][:max_size]
         if not words:
             raise UserError(f"no word occurs {min_count} times in the training text: lower the minimum count.")
-        return cls((PAD, BOS, EOS, UNK, *words))
+        return cls((PAD, BOS, EOS, UNK, *words), pieces=pieces)

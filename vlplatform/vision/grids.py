@@ -1,4 +1,4 @@
-"""Grids of features: a convolutional or Transformer backbone of timm, cut off at one stride, pooled to a square grid."""
+"""Grids of features from a backbone of timm, convolutional or Transformer, cut off at one stride, pooled to a square."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class GridBackbone(nn.Module):
         last = len(strides) - 1 if stride is None else max(i for i, s in enumerate(strides) if s == stride)
         self.channels: int = info.channels()[last]
         self.net = _build(name, size, info.out_indices[last], pretrained)
-        self.name, self.grid = name, grid
+        self.name, self.size, self.stride, self.grid = name, size, stride, grid
         self.ends = [str(each["module"]).replace(".", "_") for each in info.get_dicts()[: last + 1]]
         """The names of the modules with which the network's parts end, one for each stride."""
         self.last_channel = str(getattr(self.net, "output_fmt", "")).upper().endswith("NHWC")
@@ -117,6 +117,16 @@ class GridExtractor(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Grids (B, rows, columns, C) of the pictures (B, 3, S, S) uint8."""
         return self.backbone(images.to(self.backbone.mean.dtype) / 255)
+
+
+def published(backbone: GridBackbone) -> dict[str, Tensor]:
+    """The tensors that timm's hub has for the network of a backbone.
+
+    Raises:
+        UserError: They are neither cached nor to be had.
+    """
+    same = GridBackbone(backbone.name, size=backbone.size, stride=backbone.stride, grid=backbone.grid, pretrained=True)
+    return same.net.state_dict()
 
 
 def _build(name: str, size: int | tuple[int, int], index: int | None, pretrained: bool) -> nn.Module:

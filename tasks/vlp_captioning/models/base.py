@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.vision import Vision, VisionSettings
 from vlplatform import settings
 from vlplatform.attention import Socket
 from vlplatform.decoding import (
@@ -30,6 +31,7 @@ from vlplatform.decoding import (
     sample,
 )
 from vlplatform.errors import UserError
+from vlplatform.geometry import Geometry
 from vlplatform.hub import SaveMixin
 from vlplatform.text import Vocabulary
 
@@ -47,6 +49,7 @@ class InputSettings:
         feature_norm: Layer norm after it: ``none``, or on either side of the dropout.
         feature_dropout: Rate.
         max_length: Words of the longest caption the model can read or write.
+        vision: How pixels become features, for models that see pixels.
     """
 
     dim: int = 512
@@ -54,6 +57,7 @@ class InputSettings:
     feature_norm: Literal["none", "before_dropout", "after_dropout"] = "none"
     feature_dropout: float = 0.1
     max_length: int = 64
+    vision: VisionSettings = field(default_factory=VisionSettings)
 
     def __post_init__(self) -> None:
         if self.dim < 1 or self.max_length < 1:
@@ -69,10 +73,12 @@ class Shape:
     Attributes:
         feature_dim: Width F of the features.
         forbidden: Numbers of words that decoding never chooses; None: padding and begin, unless they are the end, too.
+        extractor: What the features were made with where ``vlp prepare`` made them, so that it can make more of them.
     """
 
     feature_dim: int
     forbidden: tuple[int, ...] | None = None
+    extractor: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,7 @@ class Captioner(SaveMixin, nn.Module, ABC):
     def __init__(self, vocabulary: Vocabulary, shape: Shape, attn: Mapping[str, Any], model: InputSettings) -> None:
         super().__init__()
         self.vocabulary, self.shape, self.attn, self.model_settings = vocabulary, shape, dict(attn), model
+        self.vision = Vision(model.vision) if model.vision.sees else None
         self.features = Features(shape.feature_dim, model)
 
     def settings(self) -> dict[str, Any]:
@@ -152,6 +159,20 @@ class Captioner(SaveMixin, nn.Module, ABC):
             "shape": settings.as_dict(self.shape),
             "dtype": str(next(self.parameters()).dtype).removeprefix("torch."),
         }
+
+    def seen(self, images: Images) -> Images:
+        """The same with features (B, N, F) and their places in the grid in place of pixels; every encoder begins so.
+
+        Raises:
+            UserError: Pixels, and the model has no backbone.
+        """
+        if images.features is not None or images.pixels is None:
+            return images
+        if self.vision is None:
+            raise UserError("this model reads features and not pixels: give features, or train one that sees pixels.")
+        maps = self.vision(images.pixels)
+        place = Geometry.from_grid(maps.shape[1], maps.shape[2]).to(images.pixels)
+        return replace(images, features=maps.flatten(1, 2), pixels=None, mask=None, geometry=place)
 
     @abstractmethod
     def encode(self, images: Images) -> Memory:

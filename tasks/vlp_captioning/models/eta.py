@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vlp_captioning.models.base import Captioner, InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.decoding import DecoderState, State
 from vlplatform.errors import UserError
@@ -49,6 +50,10 @@ class EtaSettings(InputSettings):
     hidden: int = 2048
     dropout: float = 0.1
     share_words: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, "dropout", encoder_layers=0, decoder_layers=1, hidden=1, heads=1)
 
 
 class EtaCaptioner(Captioner):
@@ -90,6 +95,7 @@ class EtaCaptioner(Captioner):
         Raises:
             UserError: No attributes.
         """
+        images = self.seen(images)
         assert images.features is not None
         if images.attributes is None:
             raise UserError("model=eta reads attribute words and the images came without: give images['attributes'].")

@@ -58,6 +58,9 @@ class Images:
         known = {f.name for f in dataclasses.fields(cls)} | {"boxes", "size", "points", "grid"}
         if unknown := set(given) - known:
             raise UserError(f"images has the key '{min(unknown)}': expected some of {', '.join(sorted(known))}.")
+        for key, value in given.items():
+            if key not in ("size", "grid", "geometry") and not isinstance(value, Tensor | None):
+                raise UserError(f"{key} is a {type(value).__name__}; expected a tensor.")
         values: dict[str, Any] = {key: given[key] for key in given if key not in ("boxes", "size", "points", "grid")}
         features, pixels = values.get("features"), values.get("pixels")
         if (features is None) == (pixels is None):
@@ -76,6 +79,15 @@ class Images:
         values["mask"] = _booleans(values["mask"], features.shape[:2], "mask")
         if values.get("geometry") is None:
             values["geometry"] = _place(given, features)
+        if (attributes := values.get("attributes")) is not None:
+            if attributes.ndim != 2 or len(attributes) != len(features) or attributes.is_floating_point():
+                shown = f"{tuple(attributes.shape)} and type {attributes.dtype}"
+                raise UserError(
+                    f"attributes has shape {shown}; expected numbers of words of shape ({len(features)}, A)."
+                )
+            if values.get("attribute_mask") is not None:
+                found = _booleans(values["attribute_mask"], attributes.shape, "attribute_mask")
+                values["attribute_mask"] = found
         return cls(**values)
 
     def to(self, like: Tensor) -> Images:
@@ -128,7 +140,7 @@ class Memory:
 
 def _booleans(mask: Tensor, shape: torch.Size, name: str) -> Tensor:
     if mask.shape != shape:
-        raise UserError(f"{name} has shape {tuple(mask.shape)}; expected {tuple(shape)}, true for real features.")
+        raise UserError(f"{name} has shape {tuple(mask.shape)}; expected {tuple(shape)}, true for what is real.")
     return mask if mask.dtype == torch.bool else mask != 0
 
 

@@ -15,8 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vlp_captioning.loss import real_words
 from vlp_captioning.models.base import Captioner, InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.attention import MultiHeadAttention
 from vlplatform.attention.cache import Cache
@@ -47,6 +49,12 @@ class M2Settings(InputSettings):
     hidden: int = 2048
     dropout: float = 0.1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(
+            self, "dropout", split=True, heads=1, encoder_layers=1, decoder_layers=1, slots=0, hidden=1
+        )
+
 
 class M2Captioner(Captioner):
     """The meshed-memory Transformer.
@@ -55,6 +63,11 @@ class M2Captioner(Captioner):
     outputs X^l of all of them and gates each (eq. 8–10)::
 
         c_l = A(s, X^l)      α_l = σ(W_l [s ; c_l])      out = Σ_l α_l ⊙ c_l / √L
+
+    A is one module for all layers l, its residual and norm included, in the authors' code.
+
+    Where we differ from the code: the positions of a fresh model are sinusoids and stay so, and padded features are
+    masked (there the encoder looks for rows whose sum is 0 behind a layer norm, which finds none but by accident).
     """
 
     name = "m2"
@@ -76,6 +89,7 @@ class M2Captioner(Captioner):
 
     def encode(self, images: Images) -> Memory:
         """The outputs of all layers, one memory each."""
+        images = self.seen(images)
         assert images.features is not None
         tokens, every = self.features(images.features, images.mask), []
         for layer in self.encoder:
@@ -86,7 +100,7 @@ class M2Captioner(Captioner):
     def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Hidden states (R, T, D); those of padding are zeros, as in the authors' code."""
         hidden = self._decoded(self.words(tokens), memory, None)
-        return hidden if lengths is None else hidden.masked_fill((tokens == self.vocabulary.pad)[..., None], 0)
+        return hidden if lengths is None else hidden.masked_fill(~real_words(lengths, tokens.shape[1])[..., None], 0)
 
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Logits (…, V)."""
@@ -123,7 +137,7 @@ class MemorySlots(nn.Module):
         self.heads, self.slots = heads, slots
         self.query, self.key, self.value, self.output = (nn.Linear(dim, dim) for _ in range(4))
         self.key_slots = nn.Parameter(torch.empty(1, slots, dim).normal_(std=heads / dim))
-        self.value_slots = nn.Parameter(torch.empty(1, slots, dim).normal_(std=1 / slots))
+        self.value_slots = nn.Parameter(torch.empty(1, slots, dim).normal_(std=1 / max(1, slots)))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, N, D) → (B, N, D); the slots are never masked."""

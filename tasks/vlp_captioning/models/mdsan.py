@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from vlp_captioning.loss import real_words
 from vlp_captioning.models.images import Memory
 from vlp_captioning.models.transformer import TransformerCaptioner, TransformerSettings
 from vlp_captioning.models.words import WordEmbedding
@@ -70,9 +71,7 @@ class MdsanCaptioner(TransformerCaptioner):
     def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Hidden states (R, T, D); those of padding are zeros, as in the authors' code."""
         hidden = super().decode(memory, tokens, lengths)
-        if lengths is None:
-            return hidden
-        return hidden.masked_fill((tokens == self.vocabulary.pad)[..., None], 0)
+        return hidden if lengths is None else hidden.masked_fill(~real_words(lengths, tokens.shape[1])[..., None], 0)
 
 
 class DoubleLayer(nn.Module):

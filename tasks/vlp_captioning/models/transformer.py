@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vlp_captioning.models.base import Captioner, InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.attention.cache import Cache
 from vlplatform.decoding import DecoderState, State
@@ -55,11 +56,8 @@ class TransformerSettings(InputSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.encoder_layers < 0 or self.decoder_layers < 1 or self.hidden < 1:
-            raise ValueError(
-                f"encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers} and hidden={self.hidden} "
-                "must be at least 0, 1 and 1"
-            )
+        rates = ("dropout", "attention_dropout")
+        check_ranges(self, *rates, encoder_layers=0, decoder_layers=1, hidden=1, heads=1)
 
 
 class TransformerCaptioner(Captioner):
@@ -114,6 +112,7 @@ class TransformerCaptioner(Captioner):
 
     def encode(self, images: Images) -> Memory:
         """Features through the encoder's layers."""
+        images = self.seen(images)
         assert images.features is not None
         tokens = self.features(images.features, images.mask)
         tokens, _ = self.encoder(tokens, geometry=images.geometry, mask=images.mask)

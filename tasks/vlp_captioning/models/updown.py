@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vlp_captioning.models.base import Captioner, InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.ranges import check_ranges
 from vlplatform.decoding import DecoderState, State
 from vlplatform.text import Vocabulary
 
@@ -35,6 +36,10 @@ class UpDownSettings(InputSettings):
     feature_dropout: float = 0.5
     attention_dim: int = 512
     dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, "dropout", attention_dim=1)
 
 
 class UpDownCaptioner(Captioner):
@@ -63,6 +68,7 @@ class UpDownCaptioner(Captioner):
 
     def encode(self, images: Images) -> Memory:
         """Features with their attention keys, and their mean."""
+        images = self.seen(images)
         assert images.features is not None
         features = self.features(images.features, images.mask)
         count = features.shape[1] if images.mask is None else images.mask.sum(1).clamp_min(1)[:, None]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vlp_captioning.models.base import Captioner, InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.ranges import check_ranges
 from vlplatform.attention.xlinear import XLinear
 from vlplatform.attention.xlinear_stack import XLinearStack
 from vlplatform.decoding import DecoderState, State
@@ -60,6 +61,11 @@ class XlanSettings(InputSettings):
     update_dropout: float = 0.3
     decoder_dropout: float = 0.5
     output_dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rates = ("dropout", "word_dropout", "encoder_dropout", "update_dropout", "decoder_dropout", "output_dropout")
+        check_ranges(self, *rates, split=True, heads=1, mid=1, encoder_layers=1)
 
 
 class XlanCaptioner(Captioner):
@@ -110,6 +116,7 @@ class XlanCaptioner(Captioner):
 
     def encode(self, images: Images) -> Memory:
         """The enhanced features, and one vector for the whole."""
+        images = self.seen(images)
         assert images.features is not None
         whole, tokens = self.encoder(self.features(images.features, images.mask), images.mask)
         return Memory((tokens,), (images.mask,), whole)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vlp_captioning.models.base import Captioner, InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.attention.cache import Cache
 from vlplatform.attention.xlinear import XLinear
@@ -64,6 +65,11 @@ class XTransformerSettings(InputSettings):
     decoder_dropout: float = 0.5
     output_dropout: float = 0.5
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rates = ("dropout", "word_dropout", "encoder_dropout", "update_dropout", "decoder_dropout", "output_dropout")
+        check_ranges(self, *rates, split=True, heads=1, mid=1, encoder_layers=0, decoder_layers=1, hidden=1)
+
 
 class XTransformerCaptioner(Captioner):
     """X-Linear blocks inside a Transformer encoder and decoder."""
@@ -90,6 +96,7 @@ class XTransformerCaptioner(Captioner):
 
     def encode(self, images: Images) -> Memory:
         """The enhanced features, and one vector for the whole."""
+        images = self.seen(images)
         assert images.features is not None
         whole, tokens = self.encoder(self.features(images.features, images.mask), images.mask)
         return Memory((tokens,), (images.mask,), whole)

@@ -66,6 +66,11 @@ class ScenesSight:
         self.splits: dict[str, _Split] = {}
         self.places: dict[str, tuple[str, int]] = {}
 
+    @property
+    def pixels(self) -> bool:
+        """Whether the captioner gets pixels."""
+        return self.settings.visual == "pixels"
+
     def items(self, split: str) -> Sequence[Item]:
         """The scenes of a split and their captions."""
         self.splits[split] = opened = _Split(split, self.settings)

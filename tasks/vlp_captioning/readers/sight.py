@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from vlp_captioning.readers.features import FeatureFile, Kind, open_features
+from vlp_captioning.readers.features.shards import ShardFeatures
 from vlp_captioning.readers.files import read_json
 from vlp_captioning.readers.records import CaptionData, Item, Visual, check_splits
 from vlplatform.errors import UserError
@@ -75,6 +76,16 @@ class FileSight:
     ) -> None:
         self.settings, self.pictures, self.found, self.known_by, self.words = settings, pictures, found, known_by, words
         self.kept: dict[str, Visual] = {}
+
+    @property
+    def pixels(self) -> bool:
+        """Whether the captioner gets pixels."""
+        return self.found is None
+
+    @property
+    def extractor(self) -> dict[str, Any] | None:
+        """What the features were made with, if ``vlp prepare`` made them."""
+        return self.found.extractor if isinstance(self.found, ShardFeatures) else None
 
     def has(self, item: Item) -> bool:
         """Whether features or picture are there, without reading them."""

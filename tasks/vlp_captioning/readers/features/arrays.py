@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zipfile
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ class ArrayFolder:
     """Numpy files by name: the path below the folder without its suffix, or the bare name where only one has it.
 
     An .npz has its features under ``feat``, ``x`` or ``features`` and its boxes under ``bbox`` or ``boxes``; the size
-    of the picture under ``image_w`` and ``image_h``. Features are (N, F), (rows, columns, F), with or without a
+    of the picture under ``image_w`` and ``image_h``; detected attribute words, the surest first, as an array of texts
+    under ``attributes``. Features are (N, F), (rows, columns, F), with or without a
     leading 1, or (F, N) if the boxes say so (files of openvqa).
     """
 
@@ -78,4 +81,14 @@ def _of_archive(archive: Any, where: str) -> Visual:
     size = None
     if {"image_w", "image_h"} <= set(archive.files):
         size = int(archive["image_w"]), int(archive["image_h"])
-    return checked(features, where, boxes=boxes, size=size)
+    return dataclasses.replace(checked(features, where, boxes=boxes, size=size), attributes=_words(archive))
+
+
+def _words(archive: Any) -> tuple[str, ...]:
+    """The texts under ``attributes``; numbers or objects of that name are something else, and nobody's words."""
+    if "attributes" in archive.files:
+        with suppress(ValueError):  # objects, which are never unpickled
+            words = archive["attributes"]
+            if words.dtype.kind == "U" and words.ndim == 1:
+                return tuple(words.tolist())
+    return ()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from vlp_captioning.readers.features.checked import checked
 from vlp_captioning.readers.records import Visual
-from vlplatform.data.shards import Shards
+from vlplatform.data.shards import Record, Shards
 
 
 class ShardFeatures:
@@ -24,6 +25,11 @@ class ShardFeatures:
         made = self.shards.settings.get("backbone") or self.shards.settings.get("detector") or "unknown network"
         self.found = f"shards of vlp prepare, {len(self.shards)} pictures, {made}"
 
+    @property
+    def extractor(self) -> dict[str, Any]:
+        """What :func:`vlplatform.vision.extract.settings_of` takes to make more such features."""
+        return {**self.shards.settings, **self.shards.about}
+
     def __contains__(self, key: str) -> bool:
         return key in self.shards
 
@@ -36,8 +42,15 @@ class ShardFeatures:
         Raises:
             UserError: No such record, or a damaged shard.
         """
-        record = self.shards[key]
-        boxes = None if record.boxes is None else record.boxes.numpy()
-        where = f"{self.path}, record {key},"
-        seen = checked(record.features.numpy(), where, boxes=boxes, grid=record.grid, size=record.size)
-        return dataclasses.replace(seen, attributes=record.words)
+        return visual_of(self.shards[key], f"{self.path}, record {key},")
+
+
+def visual_of(record: Record, where: str) -> Visual:
+    """What a captioner sees of a record; ``where`` names it in messages.
+
+    Raises:
+        UserError: It is damaged.
+    """
+    boxes = None if record.boxes is None else record.boxes.numpy()
+    seen = checked(record.features.numpy(), where, boxes=boxes, grid=record.grid, size=record.size)
+    return dataclasses.replace(seen, attributes=record.words)
