@@ -1,7 +1,8 @@
 """Captioning's speed on this machine, as ratios within one run: decoding, training, reward, self-critical step.
 
-Decoding is compared with ``transformers``' ``generate`` on an encoder–decoder of the same size (BART: 3 + 3 layers, D = 512,
-feed-forward 2048, 50 image vectors as encoder states, 20 tokens, no early end), with random weights, in float32.
+Decoding is compared with ``transformers``' ``generate`` on an encoder–decoder of the same size (BART: 3 + 3 layers,
+D = 512, feed-forward 2048, 50 image vectors through its encoder, 20 tokens, no early end), with random weights, in
+float32.
 
     python scripts/bench_captioning.py [--only decoding|training|critical] [--repeats 5]
 """
@@ -105,11 +106,12 @@ def training(repeats: int) -> None:
         loss.backward()
 
     mine, other = alternately(repeats, lambda: step(together), lambda: step(apart))
-    print(f"training, captions/s: 10 images x 5 {50 / mine:.1f}, 50 pairs {50 / other:.1f}, ratio {other / mine:.2f} (bar 2)")
+    rates = f"10 images x 5 {50 / mine:.1f}, 50 pairs {50 / other:.1f}"
+    print(f"training, captions/s: {rates}, ratio {other / mine:.2f} (bar 2)")
 
 
 def critical(repeats: int) -> None:
-    """A self-critical step of 10 images × 5 samples against a cross-entropy step over 50 captions of the same lengths."""
+    """A self-critical step of 10 images × 5 samples against a cross-entropy step over 50 captions as long."""
     from vlp_captioning.self_critical import SelfCritical, SelfCriticalSettings
 
     model = captioner().train()

@@ -40,10 +40,14 @@ class Score:
     Attributes:
         values: Name → number (``{"miou": 0.81, "pixel_accuracy": 0.95}``), NaN where undefined.
         per_class: Table name → row name → number (``{"iou": {"road": 0.9, …}}``).
+        notes: What a reader of the numbers must know: what they depend on, which are not there and why.
+        files: Name → JSON-ready value, what ``vlp eval --out`` writes beside its scores as NAME_SPLIT.json.
     """
 
     values: dict[str, float]
     per_class: dict[str, dict[str, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    files: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from vlp_captioning import spatial
+from vlp_captioning import results, spatial
 from vlp_captioning.loss import real_words, smoothed_cross_entropy
 from vlp_captioning.models import Captioner, InputSettings, Memory, Shape
 from vlp_captioning.models.vision import Vision, origin
@@ -113,6 +113,7 @@ class CaptioningTask:
         self.stages: tuple[str, ...] = tuple(settings.stages)
         self.stage = self.stages[0]
         self._known: dict[str, Item] = {}
+        self._splits: dict[str, str] = {}
 
     def enter(self, stage: str) -> None:
         """Cross-entropy or self-critical loss from here on."""
@@ -146,7 +147,10 @@ class CaptioningTask:
             items, captions = self.training[0], self.numbers
         else:
             items, captions = self.data.items(split), None
+            if self.settings.submission is not None:
+                results.check(self.settings.submission, split, items)
         self._known.update((item.id, item) for item in items)
+        self._splits.update((item.id, split) for item in items)
         count = 1 if self.stage == "self_critical" else self.settings.captions_per_image
         return CaptionRecords(self.data, items, captions, count)
 
@@ -247,11 +251,21 @@ class CaptioningTask:
         """Caption scores against the references, with their signature; on Scenes the accuracy of spatial words, too."""
         captions = {prediction["id"]: prediction["caption"] for prediction in predictions}
         references = {id: self._known[id].captions for id in captions if self._known[id].captions}
-        if not references:
-            raise UserError(f"data={self.data.name} has no captions for these images to score against.")
-        judged = {id: captions[id] for id in references}
-        found = metrics.score(judged, references, metrics=tuple(self.settings.scores))
-        values = dict(found.values)
+        notes: list[str] = []
+        if self.settings.submission is not None:
+            split = self._splits[next(iter(captions))]
+            notes.append(results.submit(self.settings.submission, split, captions))
+        elif not references:
+            raise UserError(
+                f"data={self.data.name} has no captions for these images to score against: to have captions of them "
+                "written, give task.submission=PREFIX."
+            )
+        found = None
+        if references:
+            judged = {id: captions[id] for id in references}
+            found = metrics.score(judged, references, metrics=tuple(self.settings.scores))
+            notes = [*results.notes(found), *notes]
+        values = dict(found.values) if found is not None else {}
         values["words"] = sum(len(caption.split()) for caption in captions.values()) / len(captions)
         if self.facts is not None:
             chosen = [p["spatial"] for p in predictions if p.get("spatial") is not None]
@@ -259,7 +273,8 @@ class CaptioningTask:
             told = spatial.judge_all(captions, {id: self.facts(id) for id in captions})
             values["spatial_truth"] = told.truth
             values["spatial_statements"] = (told.right + told.wrong) / len(captions)
-        return Score(values)
+        files = {"captions": results.listed(predictions, references, found)}
+        return Score(values, notes=tuple(notes), files=files)
 
     @torch.no_grad()
     def show(self, model: nn.Module, split: str, count: int) -> list[Exhibit]:

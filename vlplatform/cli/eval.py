@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=readers, default=0, metavar="N", help="processes that read (default 0)")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda:0 …")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument("--out", type=Path, help="also write the scores as JSON to this file")
+    parser.add_argument("--out", type=Path, help="also write the scores as JSON to this file, captions beside it")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         UserError: The checkpoint, the overrides or ``--out`` do not allow it; nothing has been evaluated then.
     """
     from vlplatform.engine import evaluate
+    from vlplatform.engine.files import json_bytes, write_whole
 
     out = writable(args.out) if args.out else None
     model, config = checkpoint.load(args.checkpoint, args.device)
@@ -50,13 +51,20 @@ def run(args: argparse.Namespace) -> int:
         "data": task.describe(),
         "values": score.values,
         "per_class": score.per_class,
+        "notes": score.notes,
     }
+    written: list[Path] = []
     if out:
         out.write_text(json.dumps(result, indent=1) + "\n")
+        for name, value in score.files.items():
+            written.append(out.with_name(f"{name}_{args.split}.json"))
+            write_whole(written[-1], json_bytes(value))
     if args.json:
         print(json.dumps(result))
     else:
-        table.print_scores(score.values, score.per_class)
+        table.print_scores(score.values, score.per_class, score.notes)
+        for path in written:
+            print(path)
     return 0
 
 

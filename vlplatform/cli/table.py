@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 
-def print_scores(values: Mapping[str, float | None], per_class: Mapping[str, Mapping[str, float | None]]) -> None:
-    """Print the scores, then one table with a row per class and a column per per-class score."""
+def print_scores(
+    values: Mapping[str, float | None],
+    per_class: Mapping[str, Mapping[str, float | None]],
+    notes: Sequence[str] = (),
+) -> None:
+    """Print the scores and the notes on them, then one table with a row per class and a column per per-class score."""
     console = Console()
     scores = Table(title="scores", title_justify="left")
     scores.add_column("score")
@@ -17,6 +21,8 @@ def print_scores(values: Mapping[str, float | None], per_class: Mapping[str, Map
     for name, value in values.items():
         scores.add_row(name, _shown(value))
     console.print(scores)
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
     if not per_class:
         return
     classes = Table(title="per class", title_justify="left")

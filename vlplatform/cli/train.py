@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
             print(stop)
         return stop.exit_code
     if os.environ.get("RANK", "0") == "0":
-        table.print_scores(metrics.get("values", {}), metrics.get("per_class", {}))
+        table.print_scores(metrics.get("values", {}), metrics.get("per_class", {}), metrics.get("notes", ()))
         print(f"report: {folder / 'report.html'}")
         print(f"model:  {folder / 'best'}   (vlp predict {folder} IMAGE…)")
     return 0

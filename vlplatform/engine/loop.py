@@ -254,7 +254,7 @@ class _Training:
             "split": "val",
             "best_metric": self.task.best_metric,
             "best_step": place.best_step,
-            **(place.scores or {"values": {}, "per_class": {}}),
+            **(place.scores or {"values": {}, "per_class": {}, "notes": []}),
             "step": place.step,
             "budget": place.budget(),
             "parameters": sum(p.numel() for p in self.model.parameters()),
@@ -359,7 +359,8 @@ class _Training:
             raise KeyError(f"task {self.task.name} gives no score {name!r}, its best_metric")
         better = self.place.scored(score.values[name] * (-1 if self.task.best_metric.startswith("-") else 1))
         if better:
-            self.place.scores = plain({"values": score.values, "per_class": score.per_class, "model": kind})
+            found = {"values": score.values, "per_class": score.per_class, "notes": list(score.notes)}
+            self.place.scores = plain({**found, "model": kind})
             self._export(model, score.values)
         self.journal.scores(kind, self.place.step, score.values, best=better)
 

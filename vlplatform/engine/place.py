@@ -23,7 +23,7 @@ class Place:
         best: Best score so far, the higher the better; None before the first.
         best_step: After which update it was reached.
         best_sha256: SHA-256 of the weights in ``best/`` then.
-        scores: The scores then: ``values`` and ``per_class``.
+        scores: The scores then: ``values``, ``per_class`` and ``notes``.
         waits: Evaluations since then, in this stage.
     """
 

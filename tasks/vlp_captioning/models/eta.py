@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vlp_captioning.models.base import Captioner, InputSettings, Shape
+from vlp_captioning.models.base import Captioner, Given, InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
 from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.words import WordEmbedding
@@ -104,6 +104,12 @@ class EtaCaptioner(Captioner):
         words = F.dropout(self.attributes(images.attributes) * self.words.scale, rate, self.training)
         semantic, _ = self.semantic(words, mask=images.attribute_mask)
         return Memory((visual, semantic), (images.mask, images.attribute_mask))
+
+    def _checked(self, images: Given) -> Images:
+        batch, size = super()._checked(images), len(self.vocabulary)
+        if (words := batch.attributes) is not None and words.numel() and not 0 <= words.min() <= words.max() < size:
+            raise UserError(f"attributes has numbers outside the vocabulary of {size} words.")
+        return batch
 
     def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Hidden states (R, T, D)."""

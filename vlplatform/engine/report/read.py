@@ -16,10 +16,11 @@ EVALUATIONS = ("val", "test")
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of one split: number by name, and table → row → number."""
+    """The scores of one split: number by name, table → row → number, and what a reader must know of them."""
 
     values: dict[str, Any]
     per_class: dict[str, dict[str, Any]]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -116,10 +117,11 @@ def _has_values(value: Any) -> bool:
 
 
 def _scores(found: dict[str, Any]) -> Scores:
-    values, tables = found.get("values"), found.get("per_class")
+    values, tables, notes = found.get("values"), found.get("per_class"), found.get("notes")
     return Scores(
         values if isinstance(values, dict) else {},
         {str(k): v for k, v in tables.items() if isinstance(v, dict)} if isinstance(tables, dict) else {},
+        tuple(map(str, notes)) if isinstance(notes, list) else (),
     )
 
 

@@ -120,7 +120,8 @@ def _scores_of(split: str, found: Scores, colours: Mapping[str, Sequence[int]]) 
     tables = [f'<table class="scores"><caption>On {escape(split)}</caption><tbody>{rows}</tbody></table>'] * bool(rows)
     if found.per_class:
         tables.append(_per_class(found.per_class, colours))
-    return f'<div class="card tables">{"".join(tables)}</div>'
+    told = "".join(f'<p class="empty">{escape(note)}</p>' for note in found.notes)
+    return f'<div class="card tables">{"".join(tables)}</div>{told}'
 
 
 def _per_class(tables: Mapping[str, Mapping[str, Any]], colours: Mapping[str, Sequence[int]]) -> str:
