@@ -39,7 +39,8 @@ def check(prefix: str, split: str, items: Iterable[Item]) -> None:
 def submit(prefix: str, split: str, captions: Mapping[str, str]) -> str:
     """Write the result file; a note about where it is, or why there is none: the scores must not be lost with it."""
     try:
-        return f"submission: {write_submission(target(prefix, split), dict[int | str, str](captions))}"
+        numbered: dict[int | str, str] = {id: caption for id, caption in captions.items()}
+        return f"submission: {write_submission(target(prefix, split), numbered)}"
     except UserError as error:
         return f"no submission: {error}"
 

@@ -49,9 +49,10 @@ def attention_exhibits(task: CaptioningTask, model: Captioner, split: str, words
     picture = task.data.picture(item)
     if picture is None:
         return []
-    caption = model.generate(images_of(batch, model), beam=3, max_length=words)[0][0]
-    if (place := model.seen(images_of(batch, model)).geometry) is not None and place.grid is not None:
-        batch["grid"] = place.grid  # a backbone's
+    images = model.seen(images_of(batch, model))
+    if images.geometry is not None and images.geometry.grid is not None:
+        batch["grid"] = images.geometry.grid
+    caption = model.generate(images, beam=3, max_length=words)[0][0]
     shown = {"image": picture}
     numbered = [number for number in caption.tokens if number != model.vocabulary.eos]
     for place, weights in enumerate(word_weights(model, batch, numbered)):

@@ -26,10 +26,11 @@ FORMS: dict[str, tuple[str, str]] = {
 }
 """Relation → the two ways in which captions say it."""
 
+_LONGER = 3  # words that a caption may gain by another wording
 _RELATION = {form: relation for relation, forms in FORMS.items() for form in forms}
 _SAID = "|".join(sorted(map(re.escape, _RELATION), key=len, reverse=True))
 _NOUN = rf"an? ((?:(?:{'|'.join([*SIZES, *COLOURS, *TEXTURES])}) )*(?:{'|'.join(SHAPES)}))"
-_STATEMENT = re.compile(rf"\b{_NOUN} ({_SAID}) {_NOUN}\b")
+_STATEMENT = re.compile(rf"\b(?={_NOUN} ({_SAID}) {_NOUN}\b)")  # looks ahead: one statement's end may begin another
 
 
 @dataclass(frozen=True)
@@ -75,31 +76,41 @@ def judge_all(captions: Mapping[str, str], facts: Mapping[str, Facts]) -> Statem
     return sum((judge(caption, facts[id]) for id, caption in captions.items()), Statements())
 
 
-def variants(captions: Iterable[str]) -> tuple[list[str], int] | None:
+def variants(captions: Iterable[str], facts: Facts) -> tuple[list[str], int] | None:
     """The first caption with a statement, in all eight wordings, and the place of its true relation among the four.
 
-    Two wordings for each relation, side by side, in the order of ``PLACES``. None without a statement.
+    Two wordings for each relation, side by side, in the order of ``PLACES``. None without a statement. One that would be
+    true with another relation, too, of other things that look alike, is passed over: nobody could choose.
     """
     for caption in captions:
         if (match := _STATEMENT.search(caption)) is not None:
             start, end = match.span(2)
             made = [caption[:start] + form + caption[end:] for relation in PLACES for form in FORMS[relation]]
-            return made, PLACES.index(_RELATION[match[2]])
+            true, place = [judge(row, facts).right for row in made[::2]], PLACES.index(_RELATION[match[2]])
+            if all(true[other] < true[place] for other in range(4) if other != place):
+                return made, place
     return None
 
 
 @torch.no_grad()
-def choices(model: Captioner, images: Images, captions: Sequence[Sequence[str]]) -> list[bool | None]:
+def choices(
+    model: Captioner, images: Images, captions: Sequence[Sequence[str]], facts: Sequence[Facts]
+) -> list[bool | None]:
     """For each image whether the model takes the true relation for the likeliest; None without a statement.
 
-    A relation's probability is the sum of those of the caption's two wordings with it.
+    A relation's probability is the sum of those of the caption's two wordings with it. Captions longer than the model
+    can read are left out.
 
     Args:
         model: The captioner.
         images: B of them.
         captions: Per image what people said of it.
+        facts: Per image what is true of it.
     """
-    tried = [variants(each) for each in captions]
+    longest = model.model_settings.max_length
+    tried = [
+        variants((c for c in each if len(c.split()) + _LONGER <= longest), its) for each, its in zip(captions, facts)
+    ]
     rows = [row for each in tried for row in (each[0] if each else [""] * 8)]
     vocabulary = model.vocabulary
     numbers = [[vocabulary.bos, *vocabulary.encode(row.split()), vocabulary.eos] for row in rows]

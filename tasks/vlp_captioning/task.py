@@ -237,7 +237,8 @@ class CaptioningTask:
             for id, captions in zip(batch["ids"], found)
         ]
         if self.facts is not None and captioner.vocabulary.pieces == "words":
-            chosen = spatial.choices(captioner, images, [self._known[id].captions for id in batch["ids"]])
+            said, true = zip(*((self._known[id].captions, self.facts(id)) for id in batch["ids"]))
+            chosen = spatial.choices(captioner, images, said, true)
             for prediction, right in zip(predictions, chosen):
                 prediction["spatial"] = right
         return predictions

@@ -11,7 +11,10 @@ from vlplatform import registry
 from vlplatform.cli import checkpoint
 from vlplatform.errors import UserError
 
-HELP = "Apply a checkpoint to files; for segmentation: the coloured label map, and an overlay with a legend."
+HELP = """Apply a checkpoint to files.
+
+Segmentation: the coloured label map, and an overlay with a legend. Captioning: the best captions, printed and as
+OUT/captions.json, of pictures or of features (.npz, .npy)."""
 EPILOG = """examples:
   vlp predict runs/NAME street.jpg
   vlp predict org/name photos/*.jpg --out predictions"""

@@ -1,4 +1,4 @@
-"""Grids of features from a backbone of timm, convolutional or Transformer, cut off at one stride, pooled to a square."""
+"""Grids of features: a backbone of timm, convolutional or Transformer, cut off at one stride, pooled to a square."""
 
 from __future__ import annotations
 

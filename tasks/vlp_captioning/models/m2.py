@@ -51,9 +51,7 @@ class M2Settings(InputSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(
-            self, "dropout", split=True, heads=1, encoder_layers=1, decoder_layers=1, slots=0, hidden=1
-        )
+        check_ranges(self, "dropout", split=True, heads=1, encoder_layers=1, decoder_layers=1, slots=0, hidden=1)
 
 
 class M2Captioner(Captioner):
