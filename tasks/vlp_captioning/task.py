@@ -237,8 +237,8 @@ class CaptioningTask:
             for id, captions in zip(batch["ids"], found)
         ]
         if self.facts is not None and captioner.vocabulary.pieces == "words":
-            said, true = zip(*((self._known[id].captions, self.facts(id)) for id in batch["ids"]))
-            chosen = spatial.choices(captioner, images, said, true)
+            said = [self._known[id].captions for id in batch["ids"]]
+            chosen = spatial.choices(captioner, images, said, [self.facts(id) for id in batch["ids"]])
             for prediction, right in zip(predictions, chosen):
                 prediction["spatial"] = right
         return predictions

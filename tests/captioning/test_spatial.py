@@ -126,7 +126,7 @@ def test_wrong_variants_are_false() -> None:
             rows, place = found
             assert [judge(row, facts).right for row in rows] == [i // 2 == place for i in range(8)]
             tried += 1
-    assert tried > 50
+    assert tried > 40
 
 
 class Oracle:
@@ -167,7 +167,7 @@ def test_a_model_that_knows_is_always_right() -> None:
     facts = [Facts(each.things, each.boxes, WORLD.size) for each in scenes(60)]
     told = chosen(lambda image, text: float(judge(text, facts[image]).right))
     found = [right for right in told if right is not None]
-    assert len(found) > 50
+    assert len(found) > 40
     assert all(found)
     last = chosen(lambda image, text: -float(judge(text, facts[image]).right))
     assert True not in last
@@ -175,7 +175,7 @@ def test_a_model_that_knows_is_always_right() -> None:
 
 def test_a_model_that_guesses_is_right_one_time_in_four() -> None:
     generator = torch.Generator().manual_seed(0)
-    found = [right for right in chosen(lambda *_: torch.randn((), generator=generator), 200) if right is not None]
+    found = [right for right in chosen(lambda *_: torch.randn((), generator=generator), 150) if right is not None]
     assert 0.15 < sum(found) / len(found) < 0.35
 
 

@@ -291,9 +291,9 @@ class Captioner(SaveMixin, nn.Module, ABC):
 
     def _limits(self, kind: Callable[..., L], **settings: Any) -> L:
         """The settings of a search, checked."""
-        if settings["max_length"] > self.model_settings.max_length:
-            longest = self.model_settings.max_length
-            raise UserError(f"max_length={settings['max_length']} is beyond this model's {longest} words: lower it.")
+        longest = self.model_settings.max_length + 1  # the end symbol is no word
+        if settings["max_length"] > longest:
+            raise UserError(f"max_length={settings['max_length']} is beyond this model's {longest}: lower it.")
         try:
             return kind(**{"forbid": self.shape.forbidden, **settings})
         except (TypeError, ValueError) as error:
