@@ -57,7 +57,15 @@ def test_commands_are_understood(line):
 def test_the_readme_attention_runs(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     code = "".join(block for block in blocks if "Window" not in block)
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    made = (  # the converted checkpoint that the README loads
+        "from vlp_captioning.models.mdsan import MdsanCaptioner, MdsanSettings\n"
+        "from vlp_captioning.models import Shape\n"
+        "from vlplatform.text import Vocabulary\n"
+        "words = Vocabulary(tuple(f'w{i}' for i in range(25)), pad=1, bos=2, eos=3, unk=0)\n"
+        "small = MdsanSettings(dim=16, heads=2, hidden=16, encoder_layers=1, decoder_layers=1)\n"
+        "MdsanCaptioner(words, Shape(2048), {'name': 'mdsa'}, small).save('mdsan')\n"
+    )
+    subprocess.run([sys.executable, "-c", made + code], check=True, cwd=tmp_path)
 
 
 def test_the_readme_mechanism_trains(tmp_path):

@@ -207,8 +207,7 @@ def test_drawn_samples_against_the_greedy_caption(kind: str) -> None:
     greedy = [each[0].tokens for each in model.generate(seen, beam=1, max_length=6)]
     base = [reward(i, words, ended=False, single=True) for i, words in zip(CHOSEN, greedy)]
     advantage = [
-        [reward(i, words, ended=False, single=True) - b for words in each]
-        for i, b, each in zip(CHOSEN, base, samples)
+        [reward(i, words, ended=False, single=True) - b for words in each] for i, b, each in zip(CHOSEN, base, samples)
     ]
     assert any(abs(a) > 0.01 for each in advantage for a in each)
     check_gradients(model, loss.total, by_definition(model, samples, advantage))

@@ -364,9 +364,7 @@ def count(kind: str, words: int, attn: dict[str, Any] | None = None, **model: An
     return sum(parameter.numel() for parameter in built.parameters())
 
 
-@pytest.mark.parametrize(
-    ("layers", "published"), [(1, 18_129_679), (2, 25_486_095), (4, 40_198_927), (6, 54_911_759)]
-)
+@pytest.mark.parametrize(("layers", "published"), [(1, 18_129_679), (2, 25_486_095), (4, 40_198_927), (6, 54_911_759)])
 def test_sizes_of_san(layers: int, published: int) -> None:
     """NG-SAN, table 1; the 9 487 words are all that input and output have, special symbols included."""
     assert count("transformer", 9_487, encoder_layers=layers, decoder_layers=layers) == published

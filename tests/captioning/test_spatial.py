@@ -109,7 +109,12 @@ def test_what_holds_in_two_ways_is_passed_over() -> None:
 
 @pytest.mark.parametrize("relation", PLACES)
 def test_every_relation_has_its_place(relation: str) -> None:
-    boxes = {"left of": (80, 40, 90, 50), "right of": (2, 40, 12, 50), "above": (40, 80, 50, 90), "below": (40, 2, 50, 12)}
+    boxes = {
+        "left of": (80, 40, 90, 50),
+        "right of": (2, 40, 12, 50),
+        "above": (40, 80, 50, 90),
+        "below": (40, 2, 50, 12),
+    }
     facts = Facts([thing("square", "red"), thing("circle", "red")], [(40, 40, 50, 50), boxes[relation]], 96)
     for form in FORMS[relation]:
         found = variants([f"a square {form} a circle"], facts)

@@ -68,7 +68,7 @@ def resolved(model: str, *words: str) -> dict[str, Any]:
     """The composed settings with changes; composing anew for each test would take longer than the tests."""
     sections = copy.deepcopy(composed())
     sections["model"] = {"name": model, "dim": 16}
-    for key, value in of_words([*SMALL.get(model, []), *words]).items():
+    for key, value in (of_words(SMALL.get(model, [])) | of_words(words)).items():
         *path, last = key.split(".")
         if not path:
             path, last, sections[key] = [key], "name", {}
@@ -247,7 +247,9 @@ def test_images_without_captions_are_left_out_of_training() -> None:
     assert records[1]["captions"] == cat * 3  # one caption three times
     two = records[0]["captions"]
     assert len(two) == 3
-    assert {tuple(caption) for caption in two} == {tuple(task.vocabulary.encode(s.split())) for s in ("a dog", "the dog")}
+    assert {tuple(caption) for caption in two} == {
+        tuple(task.vocabulary.encode(s.split())) for s in ("a dog", "the dog")
+    }
     assert len(task.self_critical.reward([0, 1], [two[0], cat[0]])) == 2  # the references are numbered likewise
 
 
@@ -291,7 +293,10 @@ def test_long_captions_are_cut() -> None:
 
 
 def test_own_tokens_come_before_rules() -> None:
-    items = [Item("1", "a", ("A dog's tail.", "Two"), (("a", "dogs", "tail"), ("two",))), Item("2", "b", ("It's red.",))]
+    items = [
+        Item("1", "a", ("A dog's tail.", "Two"), (("a", "dogs", "tail"), ("two",))),
+        Item("2", "b", ("It's red.",)),
+    ]
     assert Texts.of(items, TextSettings()).words == [[["a", "dogs", "tail"], ["two"]], [["it", "'s", "red"]]]
     ruled = Texts.of(items, TextSettings(tokens="ptb")).words
     assert ruled[0] == [["a", "dog", "'s", "tail"], ["two"]]
