@@ -1,8 +1,8 @@
 """Whether a captioner of Scenes knows what lies where.
 
-Two measures. *Accuracy of spatial words*: of a reference with a statement about places, the four relations are
-tried in the place of the true one, and the model says which caption is the likeliest; chance is about a quarter. *Truth*:
-the statements in the captions that it writes itself, against the facts of the scene.
+Two measures. *Accuracy of spatial words*: of a reference with a statement about places, the four relations are tried in
+the place of the true one, and the model says which caption is the likeliest; chance is about a quarter. *Truth*: the
+statements in the captions that it writes itself, against the facts of the scene.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def judge_all(captions: Mapping[str, str], facts: Mapping[str, Facts]) -> Statem
 def variants(captions: Iterable[str], facts: Facts) -> tuple[list[str], int] | None:
     """The first caption with a statement, in all eight wordings, and the place of its true relation among the four.
 
-    Two wordings for each relation, side by side, in the order of ``PLACES``. None without a statement. One that would be
-    true with another relation, too, of other things that look alike, is passed over: nobody could choose.
+    Two wordings for each relation, side by side, in the order of ``PLACES``. None without a statement. One that would
+    be true with another relation, too, of other things that look alike, is passed over: nobody could choose.
     """
     for caption in captions:
         if (match := _STATEMENT.search(caption)) is not None:

@@ -152,7 +152,7 @@ def by_definition(model: Captioner, samples: list[list[list[int]]], advantage: l
     for i, (of_image, of_sample) in enumerate(zip(samples, advantage)):
         regions = {key: seen[key][i : i + 1] for key in ("features", "mask", "boxes", "size")}
         for caption, a in zip(of_image, of_sample):
-            memory = model.encode(model._checked(regions))
+            memory = model.encode(model.checked(regions))
             state, previous = model.start(memory), VOCABULARY.bos
             for word in caption:
                 total = total - a * model.step(torch.tensor([previous]), state)[0, word]

@@ -235,4 +235,4 @@ def test_captions_too_long_for_the_model_are_left_out() -> None:
     assert choices(model, seen, [[short]], [FACTS]) in ([True], [False])
     assert choices(model, seen, [[long]], [FACTS]) == [None]
     assert choices(model, seen, [[long, short]], [FACTS]) != [None]
-    assert spatial._LONGER == max(len(form.split()) for forms in FORMS.values() for form in forms) - 1
+    assert max(len(form.split()) for forms in FORMS.values() for form in forms) - 1 == spatial._LONGER

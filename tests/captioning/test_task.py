@@ -380,5 +380,5 @@ def test_what_fits_is_built_and_built_again(model: str, words: list[str], chosen
 
 
 def test_faults_are_found_before_training(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="trainer.stages.selfcritical is not a stage"):
+    with pytest.raises(UserError, match=r"trainer\.stages\.selfcritical is not a stage"):
         fit(tmp_path / "run", "transformer", *BOTH, "trainer.stages.selfcritical.steps=2")

@@ -205,8 +205,8 @@ class XLinear(nn.Module):
         batch = keys[0].shape[0]
         if grow and (len(keys) > 1 or keys[0].shape[:2] != query.shape[:2]):
             raise UserError(
-                f"query has shape {tuple(query.shape)} and key {tuple(keys[0].shape)}; with grow=True, expected one key "
-                "for each query."
+                f"query has shape {tuple(query.shape)} and key {tuple(keys[0].shape)}; with grow=True, expected one "
+                "key for each query."
             )
         first = cache.length if cache is not None and own else 0
         counts = [first + queries] if own else [memory.shape[1] for memory in keys]

@@ -25,27 +25,28 @@ _KEPT: weakref.WeakKeyDictionary[nn.Module, _Linear | _Cell] = weakref.WeakKeyDi
 def packed(model: nn.Module) -> Iterator[None]:
     """Inside the block, every ``nn.Linear`` and ``nn.LSTMCell`` that runs twice or more has its weights packed.
 
-    For float32 on a CPU without gradients; all else runs as it is. The weights must not change inside the block. Results
-    differ from the plain ones as sums in another order do. Packed weights take as much memory again. They are kept for
-    the next block as long as the module lives and its weights stay what they are, told by PyTorch's version counter and
-    by sums; those of a model in training (a parameter has a gradient) go with the block. Blocks may be nested: the outer
-    one packs. Where PyTorch was built without oneDNN this does nothing.
+    For float32 on a CPU without gradients; all else runs as it is. The weights must not change inside the block.
+    Results differ from the plain ones as sums in another order do. Packed weights take as much memory again. They are
+    kept for the next block as long as the module lives and its weights stay what they are, told by PyTorch's version
+    counter and by sums; those of a model in training (a parameter has a gradient) go with the block. Blocks may be
+    nested: the outer one packs. Where PyTorch was built without oneDNN this does nothing.
     """
     changed: list[nn.Module] = []
     if _available():
         for module in model.modules():
-            if type(module) in (nn.Linear, nn.LSTMCell) and "forward" not in module.__dict__:
+            kind = {nn.Linear: _Linear, nn.LSTMCell: _Cell}.get(type(module))
+            if kind is not None and "forward" not in vars(module):
                 kept = _KEPT.get(module)
                 if kept is None or not kept.sound():
-                    kept = _KEPT[module] = _Linear(module) if isinstance(module, nn.Linear) else _Cell(module)
-                module.forward = kept  # the instance's own: goes before the class's
+                    kept = _KEPT[module] = kind(module)
+                vars(module)["forward"] = kept  # the instance's own: goes before the class's
                 changed.append(module)
     try:
         yield
     finally:
         training = any(parameter.grad is not None for parameter in model.parameters())
         for module in changed:
-            del module.forward
+            del vars(module)["forward"]
             if training:
                 _KEPT.pop(module, None)
 
@@ -114,7 +115,8 @@ class _Cell:
 
     def __call__(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         if hx is None:
-            hx = (input.new_zeros(*input.shape[:-1], self.of_hidden.weight.shape[1]),) * 2
+            zeros = input.new_zeros(*input.shape[:-1], self.of_hidden.weight.shape[1])
+            hx = zeros, zeros
         hidden, cell = hx
         into, forget, new, out = (self.of_input(input) + self.of_hidden(hidden)).chunk(4, -1)
         cell = forget.sigmoid() * cell + into.sigmoid() * new.tanh()

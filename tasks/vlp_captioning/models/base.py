@@ -213,7 +213,7 @@ class Captioner(SaveMixin, nn.Module, ABC):
         Raises:
             UserError: A shape, type or number that does not fit.
         """
-        batch = self._checked(images)
+        batch = self.checked(images)
         if tokens.ndim != 2 or tokens.is_floating_point() or not len(batch) or len(tokens) % len(batch):
             raise UserError(
                 f"tokens has shape {tuple(tokens.shape)} and type {tokens.dtype}; expected whole numbers of shape "
@@ -253,7 +253,7 @@ class Captioner(SaveMixin, nn.Module, ABC):
         Raises:
             UserError: Images or settings that do not fit.
         """
-        batch = self._checked(images)
+        batch = self.checked(images)
         if not len(batch):
             return []
         given: dict[str, Any] = {"rules": (NoRepeat(no_repeat),) if no_repeat else (), "device": self.device}
@@ -263,10 +263,10 @@ class Captioner(SaveMixin, nn.Module, ABC):
         if required is not None:
             settings = {"finish": "aside", **settings}
             given["required"] = [self.vocabulary.encode(words) for words in required]
-        chosen = self._limits(kind, beam=beam, max_length=max_length, returned=returned, **settings)
+        chosen = self.limits(kind, beam=beam, max_length=max_length, returned=returned, **settings)
         with packed(self):
             found = search(self.step, self.start(self.encode(batch).lean()), len(batch), chosen, self.symbols, **given)
-        return self._captions(found)
+        return self.captions(found)
 
     @torch.inference_mode()
     def sample(self, images: Given, count: int = 1, *, max_length: int = 20, **settings: Any) -> list[list[Caption]]:
@@ -281,15 +281,15 @@ class Captioner(SaveMixin, nn.Module, ABC):
         Raises:
             UserError: Images or settings that do not fit.
         """
-        batch = self._checked(images)
+        batch = self.checked(images)
         if not len(batch):
             return []
-        chosen = self._limits(SamplingSettings, samples=count, max_length=max_length, **settings)
+        chosen = self.limits(SamplingSettings, samples=count, max_length=max_length, **settings)
         with packed(self):
             state = self.start(self.encode(batch).lean())
-            return self._captions(sample(self.step, state, len(batch), chosen, self.symbols, device=self.device))
+            return self.captions(sample(self.step, state, len(batch), chosen, self.symbols, device=self.device))
 
-    def _limits(self, kind: Callable[..., L], **settings: Any) -> L:
+    def limits(self, kind: Callable[..., L], **settings: Any) -> L:
         """The settings of a search, checked."""
         longest = self.model_settings.max_length + 1  # the end symbol is no word
         if settings["max_length"] > longest:
@@ -299,7 +299,8 @@ class Captioner(SaveMixin, nn.Module, ABC):
         except (TypeError, ValueError) as error:
             raise UserError(f"{str(error).rpartition('() ')[2]}.") from error
 
-    def _captions(self, found: Sequences) -> list[list[Caption]]:
+    def captions(self, found: Sequences) -> list[list[Caption]]:
+        """What a search found, in words."""
         return [[self.caption(hypothesis) for hypothesis in each] for each in found.hypotheses()]
 
     def caption(self, hypothesis: Hypothesis) -> Caption:
@@ -317,7 +318,12 @@ class Captioner(SaveMixin, nn.Module, ABC):
         """Where the model is."""
         return next(self.parameters()).device
 
-    def _checked(self, images: Given) -> Images:
+    def checked(self, images: Given) -> Images:
+        """The images on the model's device.
+
+        Raises:
+            UserError: They do not fit the model.
+        """
         batch = Images.of(images).to(next(self.parameters()))
         if batch.features is not None and batch.features.shape[-1] != self.shape.feature_dim:
             raise UserError(

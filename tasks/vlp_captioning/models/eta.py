@@ -105,8 +105,13 @@ class EtaCaptioner(Captioner):
         semantic, _ = self.semantic(words, mask=images.attribute_mask)
         return Memory((visual, semantic), (images.mask, images.attribute_mask))
 
-    def _checked(self, images: Given) -> Images:
-        batch, size = super()._checked(images), len(self.vocabulary)
+    def checked(self, images: Given) -> Images:
+        """The images on the model's device, their attributes among its words.
+
+        Raises:
+            UserError: They do not fit the model.
+        """
+        batch, size = super().checked(images), len(self.vocabulary)
         if (words := batch.attributes) is not None and words.numel() and not 0 <= words.min() <= words.max() < size:
             raise UserError(f"attributes has numbers outside the vocabulary of {size} words.")
         return batch

@@ -1,0 +1,52 @@
+"""Ensembles of captioners of different kinds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vlp_captioning.models import Shape
+from vlp_captioning.models.ensemble import generate
+from vlp_captioning.models.transformer import TransformerCaptioner, TransformerSettings
+from vlp_captioning.models.updown import UpDownCaptioner, UpDownSettings
+from vlplatform.errors import UserError
+from vlplatform.text import Vocabulary
+
+WORDS = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", *(f"w{i}" for i in range(12))))
+
+
+def members() -> list[TransformerCaptioner | UpDownCaptioner]:
+    torch.manual_seed(0)
+    small = TransformerSettings(dim=16, heads=2, hidden=16, encoder_layers=1, decoder_layers=1)
+    first = TransformerCaptioner(WORDS, Shape(6), {"name": "sa"}, small)
+    second = UpDownCaptioner(WORDS, Shape(6), {"name": "additive"}, UpDownSettings(dim=16, attention_dim=8))
+    return [first.double().eval(), second.double().eval()]
+
+
+def test_greedy_follows_the_mean_of_the_probabilities() -> None:
+    models, features = members(), torch.randn(3, 5, 6, dtype=torch.float64)
+    found = generate(models, [features], beam=1, max_length=6)
+    for image, captions in enumerate(found):
+        tokens = torch.tensor([[WORDS.bos, *captions[0].tokens]])
+        alone = [model.log_probs(features[image : image + 1], tokens[:, :-1]).exp() for model in models]
+        mean = torch.stack(alone).mean(0)[0]
+        mean[:, [WORDS.pad, WORDS.bos]] = 0  # never chosen
+        assert mean.argmax(-1).tolist() == captions[0].tokens
+
+
+def test_one_member_is_the_model_itself() -> None:
+    model, features = members()[0], torch.randn(2, 5, 6, dtype=torch.float64)
+    alone = model.generate(features, beam=3, max_length=6)
+    together = generate([model], [features], beam=3, max_length=6)
+    assert [c[0].tokens for c in together] == [c[0].tokens for c in alone]
+
+
+def test_what_does_not_fit() -> None:
+    models, features = members(), torch.randn(2, 5, 6, dtype=torch.float64)
+    with pytest.raises(UserError, match="3 batches of images came for 2 models"):
+        generate(models, [features] * 3)
+    with pytest.raises(UserError, match=r"the members see \[2, 1\] images"):
+        generate(models, [features, features[:1]])
+    models[1].vocabulary = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "other"))
+    with pytest.raises(UserError, match="member 2 of the ensemble has other words"):
+        generate(models, [features])
