@@ -125,7 +125,7 @@ class SelfCritical:
         s = self.settings
         with packed(model):
             memory = model.encode(images_of(batch, model)).lean()
-            limits: dict[str, Any] = {"max_length": s.max_length, "forbid": model.shape.forbidden}
+            limits: dict[str, Any] = {"max_length": s.max_length, "forbid": model.forbidden}
             given: dict[str, Any] = {"device": model.device}
             if s.sampling == "beam":
                 chosen = BeamSettings(beam=s.samples, returned=s.samples, **limits)

@@ -318,16 +318,20 @@ def test_lstm_cells(bias: bool) -> None:
 @torch.no_grad()
 def test_hooks_and_capture_still_see_calls() -> None:
     torch.manual_seed(0)
-    attention, x = MultiHeadAttention(128, heads=2), torch.randn(2, 5, 128)
-    plain = attention.attention_weights(x)
-    seen: list[torch.Size] = []
+    model, x = nn.Sequential(MultiHeadAttention(128, heads=2)), torch.randn(2, 5, 128)
+    attention = model[0]
+    plain, seen = attention.attention_weights(x), []
     attention.query.register_forward_hook(lambda _, __, out: seen.append(out.shape))
-    with packed(attention):
-        for _ in range(3):
-            with capture(attention) as captured:
-                attention(x)
-        close(captured.weights(""), plain) if "" in captured.names("tokens") else None
-    assert len(seen) >= 3
+    with packed(model):
+        for i in range(3):
+            with capture(model) as captured:
+                model(x)
+            assert len(seen) == i + 1
+            assert captured.names("tokens") == ["0"]
+        inside = captured.weights("0")
+    assert layout(attention.query) is not None
+    close(inside, plain)
+    close(captured.weights("0"), plain)
 
 
 def test_models_made_for_inference() -> None:

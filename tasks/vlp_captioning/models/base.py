@@ -72,7 +72,7 @@ class Shape:
 
     Attributes:
         feature_dim: Width F of the features.
-        forbidden: Numbers of words that decoding never chooses; None: padding and begin, unless they are the end, too.
+        forbidden: Numbers of words that decoding never chooses; None: all special symbols but the end.
         extractor: What the features were made with where ``vlp prepare`` made them, so that it can make more of them.
     """
 
@@ -295,7 +295,7 @@ class Captioner(SaveMixin, nn.Module, ABC):
         if settings["max_length"] > longest:
             raise UserError(f"max_length={settings['max_length']} is beyond this model's {longest}: lower it.")
         try:
-            return kind(**{"forbid": self.shape.forbidden, **settings})
+            return kind(**{"forbid": self.forbidden, **settings})
         except (TypeError, ValueError) as error:
             raise UserError(f"{str(error).rpartition('() ')[2]}.") from error
 
@@ -312,6 +312,13 @@ class Captioner(SaveMixin, nn.Module, ABC):
     def symbols(self) -> Symbols:
         """The special symbols of the vocabulary."""
         return Symbols(self.vocabulary.pad, self.vocabulary.bos, self.vocabulary.eos, self.vocabulary.unk)
+
+    @property
+    def forbidden(self) -> tuple[int, ...]:
+        """Numbers of the words that decoding never chooses."""
+        if self.shape.forbidden is not None:
+            return self.shape.forbidden
+        return tuple(sorted(self.vocabulary.specials - {self.vocabulary.eos}))
 
     @property
     def device(self) -> torch.device:
