@@ -14,7 +14,7 @@ from torch import nn
 from vlp_captioning.models import MODELS, Captioner, Shape
 from vlp_captioning.models.vision import DEFAULT, VisionSettings
 from vlp_captioning.readers import DATA_SETS, READERS, CaptionData, open_data
-from vlp_captioning.task import CaptioningSettings, CaptioningTask, bare_model
+from vlp_captioning.task import OWN_METRICS, CaptioningSettings, CaptioningTask, bare_model
 from vlplatform import attention
 from vlplatform import settings as typed
 from vlplatform.errors import UserError, nearest
@@ -22,13 +22,6 @@ from vlplatform.hub.importer import Importer
 from vlplatform.metrics.captions import METRICS
 from vlplatform.task import Task
 from vlplatform.text import Vocabulary
-
-OWN_METRICS = {
-    "words": "mean number of words of a caption",
-    "spatial_accuracy": "share of spatial words told apart from three false ones; chance about 1/4 (Scenes)",
-    "spatial_truth": "share of the statements about places in the captions that are true (Scenes)",
-    "spatial_statements": "statements about places per caption (Scenes)",
-}
 
 
 class CaptioningPlugin:
@@ -70,6 +63,7 @@ class CaptioningPlugin:
         data_values = {key: value for key, value in sections["data"].items() if key != "name"}
         data = open_data(sections["data"]["name"], data_values)
         model_settings = replace(model_settings, vision=_vision(model_settings.vision, data))
+        _check_lengths(task_settings, model_settings.max_length)
         resolved = {
             "task": typed.as_dict(task_settings),
             "attn": attn,
@@ -134,6 +128,23 @@ def check_attn(model_class: type[Captioner], attn: Mapping[str, Any]) -> str:
             raise UserError(f"{str(error).rstrip('.')}; with this mechanism use {ways}, or model=auto.") from error
         raise
     return name
+
+
+def _check_lengths(settings: CaptioningSettings, longest: int) -> None:
+    """See before training that the model can write captions as long as decoding may make them.
+
+    Raises:
+        UserError: It cannot.
+    """
+    asked = {"decode": settings.decode.max_length}
+    if "self_critical" in settings.stages:
+        asked["self_critical"] = settings.self_critical.max_length
+    for part, length in asked.items():
+        if length > longest + 1:  # the end symbol is no word
+            raise UserError(
+                f"task.{part}.max_length={length} is more than model.max_length={longest} words and the end: lower it, "
+                "or raise model.max_length."
+            )
 
 
 def _vision(settings: VisionSettings, data: CaptionData) -> VisionSettings:

@@ -121,9 +121,13 @@ def _seen(visuals: Sequence[Visual], ids: Sequence[str]) -> dict[str, Any]:
         if len(sizes) == len(visuals):
             seen["size"] = torch.tensor(sizes, dtype=boxes.dtype)
     elif first.grid is not None:
-        if any(visual.grid != first.grid for visual in visuals):
+        grids = {visual.grid for visual in visuals}
+        if len(grids) == 1:
+            seen["grid"] = first.grid
+        elif all(grid is not None and grid[0] == 1 for grid in grids):
+            seen["grid"] = (1, seen["features"].shape[1])  # videos: rows of frames, of which some are longer
+        else:
             raise UserError("the grids of a batch differ in size: prepare all images with the same grid.")
-        seen["grid"] = first.grid
     return seen
 
 

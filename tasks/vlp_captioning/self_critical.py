@@ -17,6 +17,7 @@ from vlp_captioning.loss import advantages, policy_gradient, real_words
 from vlp_captioning.models import Captioner
 from vlp_captioning.records import images_of
 from vlplatform.decoding import BeamSettings, Limits, SamplingSettings, Sequences, beam_search, greedy, packed, sample
+from vlplatform.errors import nearest
 from vlplatform.metrics import rewards
 from vlplatform.task import Loss
 from vlplatform.text import Vocabulary
@@ -56,6 +57,8 @@ class SelfCriticalSettings:
             raise ValueError(f"samples={self.samples} and max_length={self.max_length} must be at least 1")
         if self.baseline == "mean" and self.samples < 2:
             raise ValueError(f"samples={self.samples} has a mean that leaves no advantage: take 2 or baseline=greedy")
+        if unknown := [name for name in self.reward if name not in rewards.REWARDS]:
+            raise ValueError(f"reward has '{unknown[0]}', which is no reward: {nearest(unknown[0], rewards.REWARDS)}")
 
 
 class SelfCritical:

@@ -54,6 +54,8 @@ def attention_exhibits(task: CaptioningTask, model: Captioner, split: str, words
         batch["grid"] = images.geometry.grid
     caption = model.generate(images, beam=3, max_length=words)[0][0]
     shown = {"image": picture}
+    if not (batch.get("boxes") is not None or batch.get("grid")):
+        return []  # nobody knows where the features lie
     numbered = [number for number in caption.tokens if number != model.vocabulary.eos]
     for place, weights in enumerate(word_weights(model, batch, numbered)):
         word = f"{place + 1}. {model.vocabulary.words[numbered[place]]}"
@@ -85,8 +87,7 @@ def _over_memory(names: list[str]) -> list[str]:
 def _heat(weights: Tensor, batch: dict[str, Any], picture: Picture) -> Tensor:
     """Weights of boxes or grid cells as a map over the picture."""
     if (boxes := batch.get("boxes")) is None:
-        grid = batch.get("grid") or (round(len(weights) ** 0.5),) * 2
-        return weights[: grid[0] * grid[1]].view(grid)
+        return weights[: batch["grid"][0] * batch["grid"][1]].view(batch["grid"])
     height, width = picture.shape[:2]
     sizes = batch.get("size")
     scale = torch.ones(2) if sizes is None else torch.tensor([width, height]) / sizes[0].cpu()

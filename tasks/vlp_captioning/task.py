@@ -19,12 +19,21 @@ from vlp_captioning.records import CaptionRecords, collate, images_of
 from vlp_captioning.self_critical import SelfCritical, SelfCriticalSettings
 from vlp_captioning.texts import Texts, TextSettings
 from vlplatform.data.scenes.relations import Facts
-from vlplatform.errors import UserError
+from vlplatform.decoding import BeamSettings
+from vlplatform.errors import UserError, nearest
 from vlplatform.metrics import captions as metrics
 from vlplatform.task import Exhibit, Loss, Records, Score
 from vlplatform.text import Vocabulary
 
 STAGES = ("cross_entropy", "self_critical")
+
+OWN_METRICS = {
+    "words": "mean number of words of a caption",
+    "spatial_accuracy": "share of spatial words told apart from three false ones; chance about 1/4 (Scenes)",
+    "spatial_truth": "share of the statements about places in the captions that are true (Scenes)",
+    "spatial_statements": "statements about places per caption (Scenes)",
+}
+"""Score → what it is, beside those of :mod:`vlplatform.metrics.captions`."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,13 @@ class DecodeSettings:
     min_length: int = 0
     length_penalty: float = 0.0
     no_repeat: int = 0
+
+    def __post_init__(self) -> None:
+        BeamSettings(
+            self.max_length, self.min_length, beam=self.beam, length_penalty=self.length_penalty
+        )  # checks them
+        if self.no_repeat < 0:
+            raise ValueError(f"no_repeat={self.no_repeat} must not be negative")
 
 
 @dataclass(frozen=True)
@@ -86,11 +102,22 @@ class CaptioningSettings:
             raise ValueError(f"stages={self.stages} must be some of {', '.join(STAGES)}, in this order")
         if self.captions_per_image < 1:
             raise ValueError(f"captions_per_image={self.captions_per_image} must be at least 1")
+        names = {each for name in self.scores for each in (metrics.BLEU if name == "bleu" else (name,))}
+        if unknown := sorted(names - set(metrics.METRICS)):
+            raise ValueError(f"scores has {unknown[0]}: {nearest(unknown[0], [*metrics.METRICS, 'bleu'])}")
+        if self.best.removeprefix("-") not in names:
+            raise ValueError(f"best={self.best} is none of the scores: choose one of {', '.join(sorted(names))}")
         for name in ("label_smoothing", "scheduled_sampling"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
         if self.backbone_lr is not None and self.backbone_lr < 0:
             raise ValueError(f"backbone_lr={self.backbone_lr} must not be negative")
+        known = {*metrics.METRICS, "bleu"}
+        if unknown := sorted(set(self.scores) - known):
+            raise ValueError(f"scores has '{unknown[0]}', which is no score: {nearest(unknown[0], sorted(known))}")
+        given = {*metrics.expanded(self.scores), *OWN_METRICS}
+        if self.best.removeprefix("-") not in given:
+            raise ValueError(f"best={self.best} is none of the scores computed: {nearest(self.best, sorted(given))}")
 
 
 class CaptioningTask:
@@ -294,13 +321,24 @@ class CaptioningTask:
     def describe(self) -> dict[str, Any]:
         """Data set, licence, citation, model and attention."""
         return {
-            "data": {"name": self.data.name, "notes": list(self.data.notes)},
+            "data": {"name": self.data.name, "notes": [*self.data.notes, *self._cut()]},
             "licence": self.data.licence,
             "citation": [self.data.citation] if self.data.citation else [],
             "model": self.model_class.name,
             "attention": self.sections["attn"]["name"],
             "initial_weights": origin(self.model_settings.vision),
         }
+
+    def _cut(self) -> list[str]:
+        """A note about training captions that were cut, once they have been read."""
+        if "training" not in vars(self):
+            return []
+        texts, longest = self.training[1], self.model_settings.max_length
+        if longest >= self.settings.text.max_words:
+            longest, cut = self.settings.text.max_words, texts.cut
+        else:
+            cut = sum(len(caption) > longest for captions in texts.words for caption in captions)
+        return [f"{cut} training captions were cut to {longest} words"] if cut else []
 
 
 def bare_model(model: nn.Module) -> Captioner:

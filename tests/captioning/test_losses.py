@@ -270,7 +270,7 @@ def test_updates_raise_the_reward() -> None:
         ({"samples": 1}, "take 2 or baseline=greedy"),
         ({"max_length": 0}, "max_length=0"),
         ({"sampling": "beams"}, "sampling"),
-        ({"reward": {"cider": 1.0}}, "there is no reward 'cider'"),
+        ({"reward": {"cider": 1.0}}, "is no reward: did you mean 'cider_d'"),
         ({"reward": {}}, "no reward"),
         ({"documents": "word"}, "documents"),
     ],

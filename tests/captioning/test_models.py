@@ -264,9 +264,11 @@ WRONG: dict[str, tuple[Callable[[Captioner], Any], str]] = {
     "beam": (lambda m: m.generate(images(1), beam=0), "beam=0 must be at least 1"),
     "returned": (lambda m: m.generate(images(1), returned=4), "returned=4 must be from 1 to beam=3"),
     "option": (lambda m: m.generate(images(1), bean=3), "bean"),
-    "length": (lambda m: m.generate(images(1), max_length=65), "beyond this model's 64 words"),
     "groups": (lambda m: m.generate(images(1), beam=3, groups=2), "groups"),
     "required for others": (lambda m: m.generate(images(2), required=[["red"]]), "given for 1 items; expected 2"),
+    "unknown required": (lambda m: m.generate(images(1), required=[["zebra"]]), "'zebra' is required, and"),
+    "no_repeat": (lambda m: m.generate(images(1), no_repeat=-1), "no_repeat=-1 must not be negative"),
+    "length": (lambda m: m.generate(images(1), max_length=66), "max_length=66 is beyond this model's 65"),
     "samples": (lambda m: m.sample(images(1), 0), "samples=0"),
     "temperature": (lambda m: m.sample(images(1), temperature=0.0), "temperature=0"),
 }

@@ -276,7 +276,7 @@ def test_no_captions_at_all() -> None:
 
 
 def test_images_without_references_are_not_scored() -> None:
-    task = build("transformer", "task.scores=[bleu]")
+    task = build("transformer", "task.scores=[bleu]", "task.best=bleu4")
     few(task, [("a dog",)], [("a dog runs on grass",), ()])
     task.records("val")
     alone = task.score([{"id": "100", "caption": "a dog runs", "log_prob": -1.0}])
@@ -285,7 +285,7 @@ def test_images_without_references_are_not_scored() -> None:
 
 
 def test_long_captions_are_cut() -> None:
-    task = build("transformer", "model.max_length=4", "task.text.max_words=6")
+    task = build("transformer", "model.max_length=4", "task.text.max_words=6", "task.decode.max_length=5")
     few(task, [("one two three four five six seven eight", "a dog")])
     assert {len(caption) for caption in task.numbers[0]} == {4, 2}
     assert task.training[1].cut == 1
@@ -349,6 +349,8 @@ UNFIT: dict[str, tuple[str, list[str], str]] = {
     "captions": ("transformer", ["task.captions_per_image=0"], "captions_per_image=0"),
     "samples": ("transformer", ["task.self_critical.samples=1"], "samples=1"),
     "words": ("transformer", ["task.text.min_count=0"], "min_count=0"),
+    "length": ("transformer", ["model.max_length=6"], "max_length=8"),
+    "length of samples": ("transformer", ["model.max_length=9", "task.self_critical.max_length=11", *BOTH], "=11"),
 }
 
 

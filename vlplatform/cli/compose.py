@@ -93,7 +93,7 @@ def compose(
     from omegaconf.errors import OmegaConfBaseException
 
     logging.getLogger("hydra").setLevel(logging.ERROR)
-    prepared = [_prepare(override) for override in overrides]
+    prepared = [_prepare(each) for override in overrides for each in _sums(override)]
     for group, section in given.items():
         ConfigStore.instance().store(group=group, name=_GIVEN, node=dict(section))
         prepared = [f"{group}={_GIVEN}", *(o for o in prepared if not o.startswith(f"{group}="))]
@@ -197,6 +197,16 @@ def _registered(group: str) -> list[str]:
     listing = {"model": "models", "data": "data_sets"}.get(group)
     plugins = [registry.task(name) for name in registry.task_names()] if listing else []
     return [name for plugin in plugins for name in getattr(plugin, listing or "")()]
+
+
+def _sums(override: str) -> list[str]:
+    """``attn=nsa+gsa``, for which there is no file, as the name of the plain attention that hosts the terms."""
+    key, _, value = override.partition("=")
+    if key != "attn" or "+" not in value:
+        return [override]
+    for part in value.split("+"):
+        _prepare(f"attn={part}")  # refuses an unknown name
+    return ["attn=sa", f"attn.name={value}"]
 
 
 def _prepare(override: str) -> str:

@@ -328,7 +328,10 @@ def _about(path: Path) -> list[dict[str, Any]]:
     metadata = _opened(path).metadata() or {}
     if FORMAT not in metadata:
         raise UserError(f"{path} is no shard of features ({FORMAT}): remove it, and run vlp prepare again.")
-    return json.loads(metadata[FORMAT])
+    try:
+        return json.loads(metadata[FORMAT])
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): delete it and run the same vlp prepare again.") from error
 
 
 def _keys_of(path: Path) -> tuple[list[str], int]:

@@ -6,7 +6,7 @@ and SPICE by their Java programs, which run meanwhile. A score that could not be
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ METRICS = {
     "meteor": "words, stems, synonyms and paraphrases matched, less a penalty for order (Java), in 0 … 1",
     "spice": "F of the tuples of scene graphs (Java and Stanford's models), in 0 … 1",
 }
-_BLEU = ("bleu1", "bleu2", "bleu3", "bleu4")
+BLEU = ("bleu1", "bleu2", "bleu3", "bleu4")
 _JAVA = {"meteor": (meteor.missing, meteor.Meteor), "spice": (spice.missing, spice.Spice)}
 
 _TOKENIZERS: dict[str, Literal["auto", "require", "never"]] = {"auto": "auto", "java": "require", "python": "never"}
@@ -161,10 +161,10 @@ def _own(captions: list[str], texts: list[list[str]], wanted: set[str]) -> dict[
     """The scores that need no Java: of all captions, of each."""
     places = range(len(captions))
     found: dict[str, tuple[float, Floats]] = {}
-    if wanted & set(_BLEU):
+    if wanted & set(BLEU):
         bleu = Bleu([[t.split() for t in group] for group in texts])
         corpus, each = bleu.scores(places, [c.split() for c in captions])
-        found |= {name: (float(corpus[i]), each[:, i]) for i, name in enumerate(_BLEU) if name in wanted}
+        found |= {name: (float(corpus[i]), each[:, i]) for i, name in enumerate(BLEU) if name in wanted}
     if "rouge_l" in wanted:
         # Only this metric's tool splits at blanks alone: the others also split a token like "2\xa01/2".
         rouge = RougeL([[t.split(" ") for t in group] for group in texts])
@@ -179,8 +179,13 @@ def _own(captions: list[str], texts: list[list[str]], wanted: set[str]) -> dict[
     return found
 
 
+def expanded(metrics: Iterable[str]) -> set[str]:
+    """The names, with the four BLEU scores in place of ``bleu``."""
+    return {each for name in metrics for each in (BLEU if name == "bleu" else (name,))}
+
+
 def _wanted(metrics: Sequence[str]) -> set[str]:
-    names = {each for name in metrics for each in (_BLEU if name == "bleu" else (name,))}
+    names = expanded(metrics)
     if unknown := sorted(names - set(METRICS)):
         raise UserError(f"there is no caption metric '{unknown[0]}': {nearest(unknown[0], [*METRICS, 'bleu'])}.")
     return names

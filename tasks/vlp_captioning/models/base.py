@@ -256,13 +256,17 @@ class Captioner(SaveMixin, nn.Module, ABC):
         batch = self.checked(images)
         if not len(batch):
             return []
+        if no_repeat < 0:
+            raise UserError(f"no_repeat={no_repeat} must not be negative.")
+        if required is not None and groups != 1:
+            raise UserError(f"required words and groups={groups} do not go together: use one group.")
         given: dict[str, Any] = {"rules": (NoRepeat(no_repeat),) if no_repeat else (), "device": self.device}
         search: Callable[..., Sequences] = beam_search if groups == 1 else diverse_beam_search
         kind = BeamSettings if groups == 1 else DiverseSettings
         settings |= {} if groups == 1 else {"groups": groups}
         if required is not None:
             settings = {"finish": "aside", **settings}
-            given["required"] = [self.vocabulary.encode(words) for words in required]
+            given["required"] = [self._known(words) for words in required]
         chosen = self.limits(kind, beam=beam, max_length=max_length, returned=returned, **settings)
         with packed(self):
             found = search(self.step, self.start(self.encode(batch).lean()), len(batch), chosen, self.symbols, **given)
@@ -288,6 +292,14 @@ class Captioner(SaveMixin, nn.Module, ABC):
         with packed(self):
             state = self.start(self.encode(batch).lean())
             return self.captions(sample(self.step, state, len(batch), chosen, self.symbols, device=self.device))
+
+    def _known(self, words: Sequence[str]) -> list[int]:
+        """Numbers of words that must appear; an unknown one must not silently become another demand, or none."""
+        words = [words] if isinstance(words, str) else words
+        for word in words:
+            if self.vocabulary.encode([word]) in ([], [self.vocabulary.unk]):
+                raise UserError(f"the word '{word}' is required, and this model does not know it: leave it out.")
+        return self.vocabulary.encode(words)
 
     def limits(self, kind: Callable[..., L], **settings: Any) -> L:
         """The settings of a search, checked."""

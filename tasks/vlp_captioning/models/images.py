@@ -58,6 +58,7 @@ class Images:
         known = {f.name for f in dataclasses.fields(cls)} | {"boxes", "size", "points", "grid"}
         if unknown := set(given) - known:
             raise UserError(f"images has the key '{min(unknown)}': expected some of {', '.join(sorted(known))}.")
+        _check_places(given)
         for key, value in given.items():
             if key not in ("size", "grid", "geometry") and not isinstance(value, Tensor | None):
                 raise UserError(f"{key} is a {type(value).__name__}; expected a tensor.")
@@ -74,6 +75,10 @@ class Images:
         if features.ndim != 3 or not features.is_floating_point():
             shown = f"{tuple(features.shape)} and type {features.dtype}"
             raise UserError(f"features has shape {shown}; expected real numbers of shape (B, N, F).")
+        if not features.shape[1]:  # no vector in any image: one of padding, which nothing reads
+            features = values["features"] = features.new_zeros(len(features), 1, features.shape[2])
+            values |= {"mask": None, "geometry": None}
+            given = {"grid": (1, 1)}
         if values.get("mask") is None:
             values["mask"] = (features != 0).any(-1)
         values["mask"] = _booleans(values["mask"], features.shape[:2], "mask")
@@ -142,6 +147,17 @@ def _booleans(mask: Tensor, shape: torch.Size, name: str) -> Tensor:
     if mask.shape != shape:
         raise UserError(f"{name} has shape {tuple(mask.shape)}; expected {tuple(shape)}, true for what is real.")
     return mask if mask.dtype == torch.bool else mask != 0
+
+
+def _check_places(given: Mapping[str, Any]) -> None:
+    """Refuse a grid that is no pair of whole numbers, and a geometry of another type."""
+    grid, geometry = given.get("grid"), given.get("geometry")
+    if grid is not None and not (
+        isinstance(grid, tuple | list) and len(grid) == 2 and all(isinstance(side, int) and side > 0 for side in grid)
+    ):
+        raise UserError(f"grid={grid!r} must be two whole numbers above 0: (rows, columns).")
+    if not isinstance(geometry, Geometry | None):
+        raise UserError(f"geometry is a {type(geometry).__name__}; expected a vlplatform.geometry.Geometry.")
 
 
 def _place(given: Mapping[str, Any], features: Tensor) -> Geometry | None:

@@ -64,7 +64,7 @@ class ArrayFolder:
                 if isinstance(loaded, np.ndarray):
                     return checked(loaded, str(file))
                 return _of_archive(loaded, str(file))
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        except (OSError, ValueError, TypeError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{file} cannot be read ({error}): it is damaged; copy or compute it again.") from error
 
 

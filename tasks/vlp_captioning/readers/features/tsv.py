@@ -49,8 +49,7 @@ class TsvFeatures:
         if not self.lines:
             raise UserError(f"the features {path} hold no line: copy the file again.")
         self.example = next(iter(self.lines))
-        first = self._columns(self.example)
-        self.width = len(base64.b64decode(first[5])) // 4 // max(1, int(first[3]))
+        self.width = self._width()
         again = f", {twice} lines of pictures that came before left aside" if twice else ""
         self.found = f"bottom-up TSV, {len(self.lines)} pictures, {self.width} values a region{again}"
 
@@ -77,6 +76,20 @@ class TsvFeatures:
                 f"{where} cannot be decoded ({error}): the line is damaged; copy the file again."
             ) from error
         return checked(vectors, where, boxes=boxes, size=(width, height))
+
+    def _width(self) -> int:
+        """Values of a region, told by the first picture that has any region; 0 without such a picture."""
+        for key in self.lines:
+            columns = self._columns(key)
+            try:
+                if (count := int(float(columns[3]))) > 0:
+                    return len(_floats(columns[5])) // count
+            except (ValueError, binascii.Error) as error:
+                raise UserError(
+                    f"{self.files[self.lines[key][0]]}, image_id {key}, cannot be decoded ({error}): the line is "
+                    "damaged; copy the file again."
+                ) from error
+        return 0
 
     def _columns(self, key: str) -> list[bytes]:
         if key not in self.lines:
