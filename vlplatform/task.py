@@ -145,7 +145,8 @@ class TaskPlugin(Protocol):
     """What the entry point names: makes tasks from settings, models from saved settings, predictions from files.
 
     A plugin that also has ``settings_class(group, name)``, the dataclass behind a choice of task, model or data
-    (or None), lets ``vlp list`` show those settings.
+    (or None), lets ``vlp list`` show those settings; one with ``auto_attns``, the mechanisms that ``attn=auto`` may
+    become, lets their settings be found by their bare names; one with ``importers()`` takes part in ``vlp convert``.
     """
 
     name: str

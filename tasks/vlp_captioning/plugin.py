@@ -29,6 +29,7 @@ class CaptioningPlugin:
 
     name = "captioning"
     summary = "a sentence for a picture or a video: regions, grids, your own"
+    auto_attns = ("sa", "mdsa", "ngsa", "acf2d", "eta")
 
     def models(self) -> dict[str, str]:
         """Model name → one-line summary."""
@@ -64,6 +65,8 @@ class CaptioningPlugin:
         data = open_data(sections["data"]["name"], data_values)
         model_settings = replace(model_settings, vision=_vision(model_settings.vision, data))
         _check_lengths(task_settings, model_settings.max_length)
+        if task_settings.best.removeprefix("-").startswith("spatial") and not hasattr(data.sight, "facts"):
+            raise UserError(f"task.best={task_settings.best} is told on Scenes alone: choose another score.")
         resolved = {
             "task": typed.as_dict(task_settings),
             "attn": attn,

@@ -77,7 +77,7 @@ class CaptioningSettings:
         self_critical: Of that stage.
         decode: Of evaluation.
         scores: Scores of an evaluation; meteor and spice need Java.
-        best: The score that chooses the best checkpoint.
+        best: The score that chooses the best checkpoint, computed also where ``scores`` lacks it; -NAME: the least.
         backbone_lr: Learning rate of a model's own backbone relative to the rest; null is 0.1 with pretrained weights,
             else 1.
         submission: Write the captions of an evaluated split as a result file for the COCO server:
@@ -102,22 +102,17 @@ class CaptioningSettings:
             raise ValueError(f"stages={self.stages} must be some of {', '.join(STAGES)}, in this order")
         if self.captions_per_image < 1:
             raise ValueError(f"captions_per_image={self.captions_per_image} must be at least 1")
-        names = {each for name in self.scores for each in (metrics.BLEU if name == "bleu" else (name,))}
-        if unknown := sorted(names - set(metrics.METRICS)):
-            raise ValueError(f"scores has {unknown[0]}: {nearest(unknown[0], [*metrics.METRICS, 'bleu'])}")
-        if self.best.removeprefix("-") not in names:
-            raise ValueError(f"best={self.best} is none of the scores: choose one of {', '.join(sorted(names))}")
         for name in ("label_smoothing", "scheduled_sampling"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
         if self.backbone_lr is not None and self.backbone_lr < 0:
             raise ValueError(f"backbone_lr={self.backbone_lr} must not be negative")
-        known = {*metrics.METRICS, "bleu"}
-        if unknown := sorted(set(self.scores) - known):
-            raise ValueError(f"scores has '{unknown[0]}', which is no score: {nearest(unknown[0], sorted(known))}")
-        given = {*metrics.expanded(self.scores), *OWN_METRICS}
-        if self.best.removeprefix("-") not in given:
-            raise ValueError(f"best={self.best} is none of the scores computed: {nearest(self.best, sorted(given))}")
+        known = (*metrics.METRICS, "bleu")
+        if unknown := [name for name in self.scores if name not in known]:
+            raise ValueError(f"scores has '{unknown[0]}', which is no score: {nearest(unknown[0], known)}")
+        named = (*metrics.METRICS, *OWN_METRICS)
+        if self.best.removeprefix("-") not in named:
+            raise ValueError(f"best={self.best} is no score: {nearest(self.best, named)}")
 
 
 class CaptioningTask:
@@ -291,7 +286,9 @@ class CaptioningTask:
         found = None
         if references:
             judged = {id: captions[id] for id in references}
-            found = metrics.score(judged, references, metrics=tuple(self.settings.scores))
+            best = self.settings.best.removeprefix("-")
+            wanted = {*metrics.expanded(self.settings.scores), best} & set(metrics.METRICS)
+            found = metrics.score(judged, references, metrics=tuple(wanted))
             notes = [*results.notes(found), *notes]
         values = dict(found.values) if found is not None else {}
         values["words"] = sum(len(caption.split()) for caption in captions.values()) / len(captions)

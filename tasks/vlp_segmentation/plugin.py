@@ -25,6 +25,7 @@ class SegmentationPlugin:
 
     name = "segmentation"
     summary = "a class for every pixel: street scenes, rooms, faces, your own"
+    auto_attns = ("bilateral",)
 
     def models(self) -> dict[str, str]:
         """Model name → one-line summary."""
@@ -47,7 +48,7 @@ class SegmentationPlugin:
         task_settings = typed.parse(SegmentationSettings, sections["task"], "task")
         attn = dict(sections["attn"])
         if attn.get("name") == "auto":
-            attn["name"] = "bilateral"
+            attn["name"] = self.auto_attns[0]
         model_class = _choose(sections["model"].get("name", "auto"), attn)
         values = {key: value for key, value in sections["model"].items() if key != "name"}
         model_settings = typed.parse(model_class.Settings, values, "model")

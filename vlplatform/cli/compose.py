@@ -151,10 +151,12 @@ def places(key: str, resolved: Mapping[str, Any] | None = None) -> list[str]:
         return [key]
     resolved = compose([]) if resolved is None else resolved
     found = _within("trainer", TrainerSettings, key)
-    mechanism = attention.catalogue().get(resolved["attn"]["name"])
-    for each in [mechanism] if mechanism else _family(resolved["attn"]["name"]):
-        found += _within("attn", each.settings_class(), key)
     plugin = registry.task(resolved["task"]["name"])
+    chosen = resolved["attn"]["name"]
+    for name in getattr(plugin, "auto_attns", ()) if chosen == "auto" else (chosen,):
+        mechanism = attention.catalogue().get(name)
+        for each in [mechanism] if mechanism else _family(name):
+            found += _within("attn", each.settings_class(), key)
     find: Callable[[str, str], type[Any] | None] = getattr(plugin, "settings_class", lambda *_: None)
     for group in ("task", "model", "data"):
         name = resolved[group].get("name", "auto")

@@ -57,7 +57,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         try:
             found = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds, all of which mean that the file cannot be read safely
-            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[
+                0
+            ]  # then PyTorch advises
             raise UserError(
                 f"{path} cannot be read as weights alone ({first[:200]}): it is damaged, or holds pickled objects, "
                 "which are never loaded; save its state dict on its own (torch.save(model.state_dict(), FILE))."
