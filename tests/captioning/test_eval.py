@@ -65,8 +65,8 @@ def test_scores_and_captions(model, tmp_path, capsys):
     assert note.startswith("signature: tokenizer: ")
     assert "document frequencies: references of these 3 images | references: 2 | images: 3 | version: vlpl" in note
     assert note in printed
-    assert printed.splitlines()[-1] == str(tmp_path / "captions_val.json")
-    told = json.loads((tmp_path / "captions_val.json").read_text())
+    assert printed.splitlines()[-1] == str(tmp_path / "scores.captions.json")
+    told = json.loads((tmp_path / "scores.captions.json").read_text())
     assert [each["id"] for each in told] == ["4", "5", "6"]
     assert told[0]["references"] == SAID
     assert set(told[0]["scores"]) == {"bleu1", "bleu2", "bleu3", "bleu4", "cider_d"}
@@ -94,7 +94,7 @@ def test_submission(model, tmp_path, capsys):
     assert evaluate(model, prefix, "--split", "test", "--out", str(tmp_path / "s.json")) == 0
     assert set(json.loads((tmp_path / "s.json").read_text())["values"]) == {"words"}
     assert len(json.loads((tmp_path / "results/captions_test_mine_results.json").read_text())) == 3
-    assert len(json.loads((tmp_path / "captions_test.json").read_text())) == 3
+    assert len(json.loads((tmp_path / "s.captions.json").read_text())) == 3
     capsys.readouterr()
     assert evaluate(model, "--split", "test") == 2
     assert "give task.submission=PREFIX" in capsys.readouterr().err

@@ -77,7 +77,7 @@ def _packages() -> list[Finding]:
             else:
                 findings.append((name, "bad", f"not installed: pip install {name}"))
     java = shutil.which("java")
-    use = "runs METEOR and SPICE, two scores of captions; no task of this release has them"
+    use = "runs METEOR, SPICE and the official tokeniser of caption scores"
     findings.append(("java", "ok" if java else "absent", f"{'found' if java else 'not found'} (it {use})"))
     return findings
 
@@ -116,7 +116,7 @@ def _plugins() -> list[Finding]:
 
 def _data(overrides: list[str]) -> list[Finding]:
     """Read every record of every split of the chosen data set; each bad one is named."""
-    resolved = compose.compose([*overrides, "model.pretrained=false"])
+    resolved = compose.compose(overrides)
     task = registry.task(resolved["task"]["name"]).build({g: resolved[g] for g in compose.GROUPS})
     findings: list[Finding] = []
     for split in ("train", "val", "test"):

@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=readers, default=0, metavar="N", help="processes that read (default 0)")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda:0 …")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument("--out", type=Path, help="also write the scores as JSON to this file, captions beside it")
+    parser.add_argument(
+        "--out", type=Path, help="also write the scores as JSON to this file, captions beside it as NAME.captions.json"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from vlplatform.engine import evaluate
     from vlplatform.engine.files import json_bytes, write_whole
+    from vlplatform.engine.trackers import plain
 
     out = writable(args.out) if args.out else None
     model, config = checkpoint.load(args.checkpoint, args.device)
@@ -55,12 +58,12 @@ def run(args: argparse.Namespace) -> int:
     }
     written: list[Path] = []
     if out:
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        write_whole(out, json_bytes(plain(result)))
         for name, value in score.files.items():
-            written.append(out.with_name(f"{name}_{args.split}.json"))
+            written.append(out.with_name(f"{out.stem}.{name}.json"))
             write_whole(written[-1], json_bytes(value))
     if args.json:
-        print(json.dumps(result))
+        print(json.dumps(plain(result)))
     else:
         table.print_scores(score.values, score.per_class, score.notes)
         for path in written:

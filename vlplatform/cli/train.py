@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if os.environ.get("RANK", "0") == "0":
         table.print_scores(metrics.get("values", {}), metrics.get("per_class", {}), metrics.get("notes", ()))
         print(f"report: {folder / 'report.html'}")
-        print(f"model:  {folder / 'best'}   (vlp predict {folder} IMAGE…)")
+        print(f"model:  {folder / 'best'}   (vlp predict {folder} INPUT…)")
     return 0
 
 

@@ -72,7 +72,7 @@ def open_data(settings: Settings) -> CaptionData:
             splits[said or split].append(one)
     notes = []
     if not told:
-        chosen = _for_val((one.id for one in splits["train"]), settings)
+        chosen = _for_val((one.id for one in splits["train"] if one.captions), settings)
         splits["val"] = [one for one in splits["train"] if one.id in chosen]
         splits["train"] = [one for one in splits["train"] if one.id not in chosen]
         notes = [
