@@ -73,7 +73,8 @@ def decoding(repeats: int) -> None:
         decoder_start_token_id=1,
         forced_eos_token_id=None,
     )
-    theirs, ours = BartForConditionalGeneration(config).eval(), captioner()
+    theirs: Any = BartForConditionalGeneration(config).eval()
+    ours = captioner()
     embed = torch.nn.Linear(FEATURES, 512)
 
     def hf(batch: Images, beam: int) -> Tensor:

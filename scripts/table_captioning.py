@@ -88,7 +88,7 @@ def main() -> None:
     args = parser.parse_args()
     with ThreadPoolExecutor(args.jobs) as pool:
         jobs = [(m, seed) for seed in range(args.seeds) for m in args.only]
-        list(pool.map(lambda job: run(*job, args.steps, args.out), jobs))
+        list(pool.map(lambda job: run(job[0], job[1], args.steps, args.out), jobs))
     print(table(args.out, args.only, args.seeds))
 
 

@@ -260,7 +260,7 @@ def test_jsonl_with_an_automatic_split(tmp_path):
     assert 1 <= len(val) <= 9
     assert any("30" not in note and "10% of the pictures" in note for note in data.notes)
     assert train[0].id == train[0].source.removesuffix(".jpg")
-    fewer = lines(tmp_path / "few.jsonl", *({"image": name, "captions": []} for name in names[:15]))
+    fewer = lines(tmp_path / "few.jsonl", *({"image": name, "captions": ["x"]} for name in names[:15]))
     assert {i.id for i in open_data("jsonl", {"file": fewer}).items("val")} <= {i.id for i in val}
     other = open_data("jsonl", {"file": file, "seed": 1})
     assert {i.id for i in other.items("val")} != {i.id for i in val}

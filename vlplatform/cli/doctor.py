@@ -77,7 +77,7 @@ def _packages() -> list[Finding]:
             else:
                 findings.append((name, "bad", f"not installed: pip install {name}"))
     java = shutil.which("java")
-    use = "runs METEOR, SPICE and the official tokeniser of caption scores"
+    use = "runs METEOR, SPICE and the official tokeniser, for scores of captions"
     findings.append(("java", "ok" if java else "absent", f"{'found' if java else 'not found'} (it {use})"))
     return findings
 
