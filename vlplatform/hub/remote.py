@@ -97,7 +97,8 @@ def push(
     """Publish an exported model and return its address; the repository is made where it is missing.
 
     Uploads ``config.json``, ``model.safetensors`` and ``README.md`` in one commit, and nothing else. Absolute paths
-    among the settings of the run (its data's folder, say) become null in the uploaded config.
+    among the settings of the run (its data's folder, say) and in the model's ``shape`` (where the weights that made its
+    features lay) become null in the uploaded config.
 
     Args:
         folder: What ``model.save`` wrote, or a run's folder (its ``best/`` is meant).
@@ -112,7 +113,9 @@ def push(
     source = find(Path(folder).expanduser())
     config = read_config(source / CONFIG)
     check_weights(source, config)
-    public = json.dumps({**config, "sections": without_paths(config["sections"])}, indent=2, ensure_ascii=False) + "\n"
+    model = {key: without_paths(value) if key == "shape" else value for key, value in config["model"].items()}
+    public = {**config, "model": model, "sections": without_paths(config["sections"])}
+    written = json.dumps(public, indent=2, ensure_ascii=False) + "\n"
     if not (source / CARD).is_file():
         raise UserError(f"{source} has no {CARD}, the model card: save the model again.")
     repo, _ = parse_hub_id(hub_id)
@@ -136,7 +139,7 @@ def push(
 
     def commit() -> CommitInfo:
         files = [CommitOperationAdd(name, str(source / name)) for name in FILES if name != CONFIG]
-        files.append(CommitOperationAdd(CONFIG, public.encode()))
+        files.append(CommitOperationAdd(CONFIG, written.encode()))
         return api.create_commit(repo, files, commit_message=message or f"vlplatform {__version__} model")
 
     errand.run(commit)

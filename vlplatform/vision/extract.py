@@ -101,7 +101,7 @@ def settings_of(made: Mapping[str, Any]) -> FeatureSettings:
     values = {key: value for key, value in made.items() if key in known and key != "weights"}
     if "weights" in made:
         name, _, digest = str(made["weights"]).rpartition(" ")
-        places = [Path(str(made["weights_path"]))] if "weights_path" in made else []
+        places = [Path(str(made["weights_path"]))] if made.get("weights_path") else []
         places.append(Path(Path(name).name))
         found = next((path for path in places if path.is_file() and _digest(path) == digest), None)
         if found is None:
