@@ -73,7 +73,7 @@ class XLinearStack(nn.Module):
             return XLinear(dim, **options, group_norm=group_norm, gate=gate, dropout=dropout)
 
         def updates() -> nn.ModuleList:
-            return nn.ModuleList([_Update(dim, update_dropout) for _ in range(layers)])
+            return nn.ModuleList([TokenUpdate(dim, update_dropout) for _ in range(layers)])
 
         self.blocks = nn.ModuleList([block() for _ in range(layers)])
         self.updates = updates()
@@ -120,8 +120,13 @@ class XLinearStack(nn.Module):
         return blocks + updates * (tokens + 1) * dim * dim + self.joined.weight.numel()
 
 
-class _Update(nn.Module):
-    """``LN(x_i + dropout(ReLU(W [v̂ ; x_i])))``, the two halves of W apart: v̂ is mapped once for all tokens."""
+class TokenUpdate(nn.Module):
+    """``LN(x_i + dropout(ReLU(W [v̂ ; x_i])))``, the two halves of W apart: v̂ is mapped once for all tokens.
+
+    Args:
+        dim: Model width D.
+        dropout: Rate at which entries of the change are dropped.
+    """
 
     def __init__(self, dim: int, dropout: float) -> None:
         super().__init__()
@@ -130,7 +135,7 @@ class _Update(nn.Module):
         self.dropout = dropout
 
     def forward(self, whole: Tensor, tokens: Tensor) -> Tensor:
-        """(B, 1, D) and (B, N, D) → (B, N, D)."""
+        """(B, 1 or N, D) and (B, N, D) → (B, N, D)."""
         of_whole, of_tokens = self.map.weight.chunk(2, 1)
         changed = F.linear(tokens, of_tokens) + F.linear(whole, of_whole, self.map.bias)
         return self.norm(tokens + F.dropout(changed.relu(), self.dropout, self.training))

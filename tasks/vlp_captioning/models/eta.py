@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from vlp_captioning.models.base import Captioner, Given, InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.initial import begin
 from vlp_captioning.models.ranges import check_ranges
+from vlp_captioning.models.transformer import Attn
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.decoding import DecoderState, State
 from vlplatform.errors import UserError
 from vlplatform.layers import Decoder, Encoder
 from vlplatform.text import Vocabulary
-
-Attn = str | dict[str, Any] | list[str | dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,7 @@ class EtaCaptioner(Captioner):
             model.dim, model.decoder_layers, attn=model.decoder_attn, cross=self.attn, fusion=True, **common
         )
         self.output = nn.Linear(model.dim, len(vocabulary))
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
-        nn.init.normal_(self.output.weight, std=model.dim**-0.5)
+        begin(self, self.output)
 
     def encode(self, images: Images) -> Memory:
         """Regions and attribute words through their encoders.

@@ -81,8 +81,8 @@ class M2Captioner(Captioner):
         self.words = WordEmbedding(len(vocabulary), model.dim, model.max_length + 1, scaled=False, dropout=0.0, first=1)
         self.layers = nn.ModuleList(_MeshedLayer(model) for _ in range(model.decoder_layers))
         self.output = nn.Linear(model.dim, len(vocabulary), bias=False)
-        for parameter in self.parameters():
-            if parameter.ndim > 1:
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1 and not name.startswith("vision."):
                 nn.init.xavier_uniform_(parameter)
 
     def encode(self, images: Images) -> Memory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from vlp_captioning.models.base import Captioner, InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
+from vlp_captioning.models.initial import begin
 from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.attention.cache import Cache
@@ -86,7 +86,7 @@ class TransformerCaptioner(Captioner):
         self.words = self.make_words()
         self.decoder = self.make_decoder()
         self.output = nn.Linear(model.dim, len(vocabulary), bias=model.output_bias)
-        self._begin()
+        begin(self, self.output)
         if model.tie_embeddings:
             self.output.weight = self.words.words.weight
 
@@ -140,12 +140,3 @@ class TransformerCaptioner(Captioner):
 
     def _decoded(self, x: Tensor, memory: Memory, cache: Cache | None) -> Tensor:
         return self.decoder(x, memory.tokens[0], memory_mask=memory.masks[0], cache=cache)
-
-    def _begin(self) -> None:
-        """Xavier's uniform initialisation for all maps, as in the original Transformer's code."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-        nn.init.normal_(self.output.weight, std=1 / math.sqrt(self.model_settings.dim))

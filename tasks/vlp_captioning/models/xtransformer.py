@@ -20,6 +20,7 @@ from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.attention.cache import Cache
 from vlplatform.attention.xlinear import XLinear
+from vlplatform.attention.xlinear_stack import TokenUpdate
 from vlplatform.decoding import DecoderState, State
 from vlplatform.layers import FeedForward, Residual
 from vlplatform.text import Vocabulary
@@ -156,7 +157,7 @@ class XTransformerEncoder(nn.Module):
         dim, hidden = model.dim, model.hidden or 4 * model.dim
         self.dropout = model.encoder_dropout
         self.blocks = nn.ModuleList(_block(model) for _ in range(model.encoder_layers))
-        self.updates = nn.ModuleList(_Update(dim, model.update_dropout) for _ in range(model.encoder_layers))
+        self.updates = nn.ModuleList(TokenUpdate(dim, model.update_dropout) for _ in range(model.encoder_layers))
         self.feed_forwards = nn.ModuleList(
             _FeedForward(dim, hidden, model.encoder_dropout) for _ in range(model.encoder_layers)
         )
@@ -187,7 +188,7 @@ class _DecoderLayer(nn.Module):
         self.dropout = model.decoder_dropout
         self.of_words, self.of_image = _block(model), _block(model)
         self.cross_norm, self.query_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.update = None if last else _Update(dim, model.update_dropout)
+        self.update = None if last else TokenUpdate(dim, model.update_dropout)
         self.feed_forward = None if last else _FeedForward(dim, model.hidden or 4 * dim, model.decoder_dropout)
 
     def forward(
@@ -208,20 +209,6 @@ class _DecoderLayer(nn.Module):
         if self.update is None or self.feed_forward is None:
             return query, x
         return query, self.feed_forward(self.update(query, x))
-
-
-class _Update(nn.Module):
-    """``LN(x + dropout(ReLU(W [v ; x])))``."""
-
-    def __init__(self, dim: int, dropout: float) -> None:
-        super().__init__()
-        self.map, self.norm, self.dropout = nn.Linear(2 * dim, dim), nn.LayerNorm(dim), dropout
-
-    def forward(self, vectors: Tensor, tokens: Tensor) -> Tensor:
-        """(R, T or 1, D) and (R, T, D) → (R, T, D); the halves of W apart, so that one vector is mapped once."""
-        of_vectors, of_tokens = self.map.weight.chunk(2, 1)
-        changed = F.linear(tokens, of_tokens) + F.linear(vectors, of_vectors, self.map.bias)
-        return self.norm(tokens + F.dropout(changed.relu(), self.dropout, self.training))
 
 
 class _FeedForward(nn.Module):
