@@ -55,7 +55,7 @@ def of_words(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise UserError(f"'{word}' is not a setting: write key=value.")
+            raise UserError(f"'{word}' is no setting: write KEY=VALUE.")
         if key in values:
             raise UserError(f"{key} is given twice: give it once.")
         try:

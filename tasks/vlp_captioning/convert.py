@@ -158,7 +158,7 @@ def m2(weights: dict[str, Tensor], chosen: M2ConvertSettings) -> nn.Module:
     model = M2Captioner(
         _vocabulary(chosen.vocabulary, size, pad=chosen.pad, bos=chosen.bos, eos=chosen.eos, unk=chosen.unk),
         Shape(weights["encoder.fc.weight"].shape[1], forbidden=()),
-        {"name": M2Captioner.attns},
+        {"name": M2Captioner.default_attn},
         M2Settings(
             dim=dim,
             heads=chosen.heads,
@@ -200,7 +200,7 @@ def jdai_xlan(weights: dict[str, Tensor], chosen: JdaiSettings) -> nn.Module:
     model = XlanCaptioner(
         _one_symbol(chosen, size),
         Shape(weights["att_embed.0.weight"].shape[1], forbidden=()),
-        {"name": XlanCaptioner.attns},
+        {"name": XlanCaptioner.default_attn},
         XlanSettings(
             dim=dim,
             encoder_layers=_count(weights, r"encoder_layers\.layers\.(\d+)\."),
@@ -241,7 +241,7 @@ def jdai_xtransformer(weights: dict[str, Tensor], chosen: JdaiSettings) -> nn.Mo
     model = XTransformerCaptioner(
         _one_symbol(chosen, size),
         Shape(weights["att_embed.0.weight"].shape[1], forbidden=()),
-        {"name": XTransformerCaptioner.attns},
+        {"name": XTransformerCaptioner.default_attn},
         XTransformerSettings(
             dim=dim,
             encoder_layers=_count(weights, r"encoder\.layers\.(\d+)\."),

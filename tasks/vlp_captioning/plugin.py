@@ -65,7 +65,7 @@ class CaptioningPlugin:
         data = open_data(sections["data"]["name"], data_values)
         model_settings = replace(model_settings, vision=_vision(model_settings.vision, data))
         _check_lengths(task_settings, model_settings.max_length)
-        if task_settings.best.removeprefix("-").startswith("spatial") and not hasattr(data.sight, "facts"):
+        if task_settings.best.removeprefix("-").startswith("spatial") and not hasattr(data.visuals, "facts"):
             raise UserError(f"task.best={task_settings.best} is told on Scenes alone: choose another score.")
         resolved = {
             "task": typed.as_dict(task_settings),
@@ -114,17 +114,19 @@ def check_attn(model_class: type[Captioner], attn: Mapping[str, Any]) -> str:
     Raises:
         UserError: It does not fit, or a setting is unknown or of the wrong type.
     """
-    name = attn["name"] if attn["name"] != "auto" else model_class.attns
+    name = attn["name"] if attn["name"] != "auto" else model_class.default_attn
     if model_class.fixed_attn:
-        if name != model_class.attns or len(attn) > 1:
+        if name != model_class.default_attn or len(attn) > 1:
             raise UserError(
-                f"model={model_class.name} is made of {model_class.attns} attention: leave attn away, or use "
+                f"model={model_class.name} is made of {model_class.default_attn} attention: leave attn away, or use "
                 "model=transformer for another mechanism."
             )
         return name
     values = {key: value for key, value in attn.items() if key != "name"}
     try:
-        attention.build(name, dim=8 * values.get("heads", 8), socket=model_class.socket, **values)
+        heads = values.get("heads", 8)
+        dim = 8 * heads if isinstance(heads, int) and heads > 0 else 64  # any that fits; what does not is told
+        attention.build(name, dim=dim, socket=model_class.socket, **values)
     except UserError as error:
         if others := _fitting(name):
             ways = ", ".join(f"model={other}" for other in others)
@@ -156,7 +158,7 @@ def _vision(settings: VisionSettings, data: CaptionData) -> VisionSettings:
     Raises:
         UserError: The settings and the data do not go together.
     """
-    pixels = getattr(data.sight, "pixels", False)
+    pixels = getattr(data.visuals, "pixels", False)
     if settings.backbone == "auto":
         return replace(settings, backbone=DEFAULT if pixels else "none")
     if pixels and not settings.sees:
@@ -192,8 +194,14 @@ def _choose(name: str, attn: Mapping[str, Any]) -> type[Captioner]:
         return MODELS[name]
     if "name" not in attn:
         raise UserError("attn.name is missing: choose a mechanism with attn=NAME.")
-    fusing = {"eta", "gbc"} if attn["name"] in ("eta", "gbc") else set()
-    return MODELS["eta" if fusing else "transformer"]
+    return MODELS["eta" if attn["name"] != "auto" and _only_fuses(attn["name"]) else "transformer"]
+
+
+def _only_fuses(attn: str) -> bool:
+    """Whether the mechanism reads several memories and has no place over tokens."""
+    with suppress(UserError):
+        return "token" not in attention.resolve(attn, "fusion").sockets
+    return False
 
 
 plugin = CaptioningPlugin()

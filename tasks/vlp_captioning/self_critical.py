@@ -138,7 +138,8 @@ class SelfCritical:
                 found = sample(model.step, model.start(memory), len(memory), drawn, model.symbols, **given)
             base = None
             if s.baseline == "greedy":
-                model.eval()
-                memory = model.encode(images_of(batch, model))
+                if s.dropout:  # the baseline is the model's without it
+                    model.eval()
+                    memory = model.encode(images_of(batch, model)).lean()
                 base = greedy(model.step, model.start(memory), len(memory), Limits(**limits), model.symbols, **given)
             return found, base

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vlp_captioning.loss import real_words
 from vlp_captioning.models import Captioner, Images
 from vlplatform.data.scenes.relations import PLACES, Facts
 from vlplatform.data.scenes.world import COLOURS, SHAPES, SIZES, TEXTURES
@@ -119,7 +120,7 @@ def choices(
     log_probs = model.log_probs(images, tokens[:, :-1])
     words = log_probs.gather(2, tokens[:, 1:, None]).squeeze(2)
     lengths = torch.tensor([len(row) - 1 for row in numbers], device=model.device)
-    real = torch.arange(longest - 1, device=model.device) < lengths[:, None]
+    real = real_words(lengths, longest - 1)
     total: Tensor = words.masked_fill(~real, 0).sum(1).view(-1, 4, 2).logsumexp(2)
     chosen = total.argmax(1).tolist()
     return [None if each is None else place == each[1] for each, place in zip(tried, chosen)]

@@ -195,7 +195,7 @@ class CaptioningTask:
             shape = Shape(Vision(settings.vision).channels)
         else:
             assert visual.features is not None
-            shape = Shape(visual.features.shape[-1], extractor=getattr(self.data.sight, "extractor", None))
+            shape = Shape(visual.features.shape[-1], extractor=getattr(self.data.visuals, "extractor", None))
         model = self.model_class(self.vocabulary, shape, attn, settings)
         if pretrained and model.vision is not None:
             model.vision.load_weights()
@@ -268,7 +268,7 @@ class CaptioningTask:
     @property
     def facts(self) -> Callable[[str], Facts] | None:
         """What is true of an item by its id, on data that know (Scenes)."""
-        return getattr(self.data.sight, "facts", None)
+        return getattr(self.data.visuals, "facts", None)
 
     def score(self, predictions: Sequence[Mapping[str, Any]]) -> Score:
         """Caption scores against the references, with their signature; on Scenes the accuracy of spatial words, too."""

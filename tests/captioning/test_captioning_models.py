@@ -362,7 +362,7 @@ def count(kind: str, words: int, attn: dict[str, Any] | None = None, **model: An
     made = MODELS[kind]
     vocabulary = Vocabulary(tuple(f"w{i}" for i in range(words)))
     with torch.device("meta"):
-        built = made(vocabulary, Shape(2048), attn or {"name": made.attns}, parse(made.Settings, model, "model"))
+        built = made(vocabulary, Shape(2048), attn or {"name": made.default_attn}, parse(made.Settings, model, "model"))
     return sum(parameter.numel() for parameter in built.parameters())
 
 

@@ -234,7 +234,7 @@ def few(task: CaptioningTask, train: Sequence[tuple[str, ...]], val: Sequence[tu
         "train": [Item(str(i), f"t{i}", captions) for i, captions in enumerate(train)],
         "val": [Item(str(100 + i), f"v{i}", captions) for i, captions in enumerate(val)],
     }
-    task.data = CaptionData(name="few", read=splits.__getitem__, sight=Few(), splits=("train", "val"))
+    task.data = CaptionData(name="few", read=splits.__getitem__, visuals=Few(), splits=("train", "val"))
 
 
 def test_images_without_captions_are_left_out_of_training() -> None:

@@ -102,7 +102,7 @@ def test_every_model_sees(name):
     values = {"dim": 16, **TINY[name]}
     settings = dataclasses.replace(typed.parse(kind.Settings, values, "model"), vision=vision)
     torch.manual_seed(0)
-    model = kind(VOCABULARY, Shape(64), {"name": kind.attns}, settings).eval()
+    model = kind(VOCABULARY, Shape(64), {"name": kind.default_attn}, settings).eval()
     given: dict[str, Any] = {"pixels": torch.rand(2, 3, 40, 48)}
     if kind.reads_attributes:
         given |= {"attributes": torch.tensor([[4], [5]]), "attribute_mask": torch.ones(2, 1, dtype=torch.bool)}

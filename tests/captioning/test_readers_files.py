@@ -379,3 +379,17 @@ def test_real_coco(shared):
     assert sum(len(item.captions) for item in data.items("train")) == 2051
     assert sum(len(item.captions) for item in data.items("val")) == 335
     assert data.check("val") == []
+
+
+# Configurations
+
+
+@pytest.mark.parametrize("name", ["karpathy", "coco", "flickr8k", "vatex", "jsonl"])
+def test_the_configuration_of_each_reader_parses(name: str) -> None:
+    """Its settings are known ones; opening then fails on the missing place alone."""
+    from vlplatform.cli.compose import compose
+
+    values = dict(compose(["task=captioning", f"data={name}"])["data"])
+    assert values.pop("name") == name
+    with refused(r"data\.file must be given" if name == "jsonl" else r"data\.root must be given"):
+        open_data(name, values)

@@ -109,7 +109,7 @@ def test_a_split_is_checked_against_those_read_before():
         def picture(self, item: Item) -> None:
             return None
 
-    data = CaptionData(name="x", read=lambda split: [Item("1", split)], sight=Blind())
+    data = CaptionData(name="x", read=lambda split: [Item("1", split)], visuals=Blind())
     assert data.check("train") == ["1 is lost."]
     with pytest.raises(UserError, match="image id 1 in 'train' and in 'val'"):
         data.items("val")

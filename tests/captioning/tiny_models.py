@@ -36,7 +36,7 @@ def make(
     kind = MODELS[name]
     torch.manual_seed(seed)
     settings = parse(kind.Settings, {"dim": 16, "max_length": 64, **TINY[name], **model}, "model")
-    chosen = {"name": kind.attns} if attn is None else attn
+    chosen = {"name": kind.default_attn} if attn is None else attn
     built = kind(vocabulary, Shape(WIDTH), chosen, settings).double().eval()
     for parameter in built.parameters():
         if parameter.ndim == 1:

@@ -6,6 +6,7 @@ facebookresearch/fairseq. Shapes: B batch, N positions, D model width, h heads, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -93,7 +94,7 @@ def _before(kernel: int, causal: bool) -> int:
     return kernel - 1 if causal else (kernel - 1) // 2
 
 
-class _Convolution(nn.Module):
+class _Convolution(nn.Module, ABC):
     """What both convolutions share: maps in and out, padding, the cache, and the calling of token attention."""
 
     name: ClassVar[str]
@@ -111,9 +112,9 @@ class _Convolution(nn.Module):
         self.input = nn.Linear(dim, 2 * dim if glu else dim)
         self.output = nn.Linear(dim, dim)
 
+    @abstractmethod
     def logits(self, x: Tensor) -> Tensor:
         """The filters before the softmax over their taps, from what is convolved (B, N, D)."""
-        raise NotImplementedError
 
     def forward(
         self,

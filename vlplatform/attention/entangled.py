@@ -6,6 +6,7 @@ The ETA-Transformer of the attention thesis, chapter 2 (Li et al., "Entangled Tr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -71,7 +72,7 @@ class Guided(nn.Module):
         return self.norm(x + self.dropout(self.attention(x, memory, mask=mask, cache=cache)))
 
 
-class _Fusion(nn.Module):
+class _Fusion(nn.Module, ABC):
     """What all ways to read two memories share: the call, its checks, and the steps by name."""
 
     reads: tuple[int, ...] = (_VISUAL, _SEMANTIC)
@@ -124,10 +125,11 @@ class _Fusion(nn.Module):
                 total += queries * part.gate.weight.numel()
         return total
 
+    @abstractmethod
     def _fuse(
         self, query: Tensor, memories: Sequence[Tensor], masks: Sequence[Tensor | None], cache: Cache | None
     ) -> Tensor:
-        raise NotImplementedError
+        """The attended queries (B, N, D)."""
 
     def _memory_of(self, name: str) -> int:
         """The memory that a step reads: the one in its name."""

@@ -211,7 +211,8 @@ class ScoreTerm(nn.Module):
                 query = torch.arange(block.start, block.start + block.rows, device=block.device)
                 return -0.1 * (query[:, None] - torch.arange(block.keys, device=block.device)).abs()
 
-    A setting is kept as the attribute of its name, so that terms can be compared by :meth:`settings`.
+    ``bias``, ``visible`` and ``output`` have nothing to fall back on: they are called only where a class has its own
+    (:meth:`acts`). A setting is kept as the attribute of its name, so that terms can be compared by :meth:`settings`.
 
     Attributes:
         name: Name of the mechanism.

@@ -7,6 +7,7 @@ does Swin's paper, while HaloNet's multiplies the query with a vector for each.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 import torch
@@ -18,7 +19,7 @@ from vlplatform.attention.score_term import Block, Call, Operand, ScoreTerm, Siz
 from vlplatform.errors import UserError
 
 
-class _Windows(ScoreTerm):
+class _Windows(ScoreTerm, ABC):
     """What both kinds share: which cells see each other, and a bias (h, 2 · reach + 1, 2 · reach + 1) per offset."""
 
     exclusive = "windows over a grid"
@@ -28,9 +29,9 @@ class _Windows(ScoreTerm):
         self.table = nn.Parameter(torch.empty(sizes.heads, 2 * reach + 1, 2 * reach + 1))
         nn.init.trunc_normal_(self.table, std=0.02)
 
+    @abstractmethod
     def _sight(self, row: Tensor, column: Tensor, odd: bool) -> Sight:
         """Whether query and key, given by their indices, share a window; in the layers of odd index if ``odd``."""
-        raise NotImplementedError
 
     def _seen(self, call: Call) -> tuple[Sight, Callable[[Tensor, Tensor], Tensor]]:
         """Which cells see each other, and the place in the table of two that do; once for all layers."""

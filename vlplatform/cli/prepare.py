@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: Settings, pictures, weights or the folder do not allow it.
     """
-    settings = typed.parse(FeatureSettings, _values(args.overrides), "prepare")
+    settings = typed.parse(FeatureSettings, typed.of_words(args.overrides), "prepare")
     files = _files(args.images)
     if settings.weights is not None and not Path(settings.weights).expanduser().is_file():
         raise UserError(f"prepare.weights={settings.weights} is not a file: give a file of weights.")
@@ -180,17 +180,3 @@ def _files(images: Path) -> dict[str, Path]:
     if not files:
         raise UserError(f"{images} lists no pictures: write a path a line.")
     return files
-
-
-def _values(overrides: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` arguments; numbers, true, false and null as such, everything else as text."""
-    values: dict[str, Any] = {}
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise UserError(f"'{override}' is no setting: write KEY=VALUE.")
-        try:
-            values[key] = json.loads(text)
-        except ValueError:
-            values[key] = text
-    return values

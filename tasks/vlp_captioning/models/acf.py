@@ -28,4 +28,4 @@ class AcfCaptioner(TransformerCaptioner):
     name = "acf"
     summary = "2-D clusters over the image, 1-D clusters over the words (Ada-ClustFormer)"
     Settings = AcfSettings
-    attns = "acf2d"
+    default_attn = "acf2d"

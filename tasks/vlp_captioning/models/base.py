@@ -135,7 +135,7 @@ class Captioner(SaveMixin, nn.Module, ABC):
     summary: ClassVar[str]
     Settings: ClassVar[type[InputSettings]]
     """The dataclass of the model's settings."""
-    attns: ClassVar[str]
+    default_attn: ClassVar[str]
     """The mechanism unless the user chooses one: of the encoder's layers, or of the attention to several memories."""
     socket: ClassVar[Socket] = "token"
     """The socket it sits in."""

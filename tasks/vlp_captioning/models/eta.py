@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vlp_captioning.models.base import Captioner, Given, InputSettings, Shape
+from vlp_captioning.models.base import Given, InputSettings, Shape
+from vlp_captioning.models.cached import CachedCaptioner
 from vlp_captioning.models.images import Images, Memory
-from vlp_captioning.models.initial import begin
+from vlp_captioning.models.initialise import initialise
 from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.transformer import Attn
 from vlp_captioning.models.words import WordEmbedding
-from vlplatform.decoding import DecoderState, State
+from vlplatform.attention.cache import Cache
 from vlplatform.errors import UserError
 from vlplatform.layers import Decoder, Encoder
 from vlplatform.text import Vocabulary
@@ -56,7 +56,7 @@ class EtaSettings(InputSettings):
         check_ranges(self, "dropout", encoder_layers=0, decoder_layers=1, hidden=1, heads=1)
 
 
-class EtaCaptioner(Captioner):
+class EtaCaptioner(CachedCaptioner):
     """Regions and attribute words, each through its own encoder; the decoder reads both.
 
     ``attn.variant`` gives the models of tables 2.2, 2.4 and 2.5: ``eta``, ``parallel``, ``stacked_v``, ``stacked_s``,
@@ -67,7 +67,7 @@ class EtaCaptioner(Captioner):
     name = "eta"
     summary = "two encoders, over regions and over attribute words, read entangled (ETA-Transformer)"
     Settings = EtaSettings
-    attns = "eta"
+    default_attn = "eta"
     socket = "fusion"
     reads_attributes = True
     model_settings: EtaSettings
@@ -83,7 +83,7 @@ class EtaCaptioner(Captioner):
             model.dim, model.decoder_layers, attn=model.decoder_attn, cross=self.attn, fusion=True, **common
         )
         self.output = nn.Linear(model.dim, len(vocabulary))
-        begin(self, self.output)
+        initialise(self, self.output)
 
     def encode(self, images: Images) -> Memory:
         """Regions and attribute words through their encoders.
@@ -112,23 +112,6 @@ class EtaCaptioner(Captioner):
             raise UserError(f"attributes has numbers outside the vocabulary of {size} words.")
         return batch
 
-    def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def decoded(self, x: Tensor, memory: Memory, cache: Cache | None) -> Tensor:
         """Hidden states (R, T, D)."""
-        return self.decoder(self.words(tokens), memory.tokens, memory_mask=memory.masks)
-
-    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
-        """Logits (…, V)."""
-        return self.output(hidden)
-
-    def start(self, memory: Memory) -> State:
-        """An empty cache for each image."""
-        return DecoderState(len(memory), memory=memory.tensors())
-
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Log-probabilities (R, V)."""
-        assert isinstance(state, DecoderState)
-        x = self.words(tokens[:, None], state.position)
-        memory = Memory.of(state.memory)
-        x = self.decoder(x, memory.tokens, memory_mask=memory.masks, cache=state.cache)
-        state.position += 1
-        return torch.log_softmax(self.vocabulary_logits(x[:, 0]), -1)
+        return self.decoder(x, memory.tokens, memory_mask=memory.masks, cache=cache)

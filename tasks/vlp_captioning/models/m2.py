@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlp_captioning.loss import real_words
-from vlp_captioning.models.base import Captioner, InputSettings, Shape
+from vlp_captioning.models.base import InputSettings, Shape
+from vlp_captioning.models.cached import CachedCaptioner
 from vlp_captioning.models.images import Images, Memory
 from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.attention import MultiHeadAttention
 from vlplatform.attention.cache import Cache
-from vlplatform.decoding import DecoderState, State
 from vlplatform.layers import FeedForward, Residual
 from vlplatform.text import Vocabulary
 
@@ -54,7 +54,7 @@ class M2Settings(InputSettings):
         check_ranges(self, "dropout", split=True, heads=1, encoder_layers=1, decoder_layers=1, slots=0, hidden=1)
 
 
-class M2Captioner(Captioner):
+class M2Captioner(CachedCaptioner):
     """The meshed-memory Transformer.
 
     Encoder layer l attends to the features and to m learnt keys and values (eq. 4–5); a decoder layer attends to the
@@ -71,7 +71,7 @@ class M2Captioner(Captioner):
     name = "m2"
     summary = "memory slots in the encoder, a decoder meshed with all its layers (M²)"
     Settings = M2Settings
-    attns = "memory_slots"
+    default_attn = "memory_slots"
     fixed_attn = True
     model_settings: M2Settings
 
@@ -97,25 +97,11 @@ class M2Captioner(Captioner):
 
     def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Hidden states (R, T, D); those of padding are zeros, as in the authors' code."""
-        hidden = self._decoded(self.words(tokens), memory, None)
+        hidden = super().decode(memory, tokens, lengths)
         return hidden if lengths is None else hidden.masked_fill(~real_words(lengths, tokens.shape[1])[..., None], 0)
 
-    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
-        """Logits (…, V)."""
-        return self.output(hidden)
-
-    def start(self, memory: Memory) -> State:
-        """An empty cache for each image."""
-        return DecoderState(len(memory), memory=memory.tensors())
-
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Log-probabilities (R, V)."""
-        assert isinstance(state, DecoderState)
-        x = self._decoded(self.words(tokens[:, None], state.position), Memory.of(state.memory), state.cache)
-        state.position += 1
-        return F.log_softmax(self.output(x[:, 0]), -1)
-
-    def _decoded(self, x: Tensor, memory: Memory, cache: Cache | None) -> Tensor:
+    def decoded(self, x: Tensor, memory: Memory, cache: Cache | None) -> Tensor:
+        """Hidden states (R, T, D)."""
         for i, layer in enumerate(self.layers):
             x = layer(x, memory, None if cache is None else cache.child(str(i)))
         return x

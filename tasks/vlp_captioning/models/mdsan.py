@@ -50,7 +50,7 @@ class MdsanCaptioner(TransformerCaptioner):
     name = "mdsan"
     summary = "multi-branch distance-sensitive encoder attention (MD-SAN)"
     Settings = MdsanSettings
-    attns = "mdsa"
+    default_attn = "mdsa"
 
     def make_words(self) -> WordEmbedding:
         """``E[y] + P[t]``, neither scaled nor dropped, positions from 1."""

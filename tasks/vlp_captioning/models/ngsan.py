@@ -14,4 +14,4 @@ class NgsanCaptioner(TransformerCaptioner):
 
     name = "ngsan"
     summary = "Transformer with normalised, geometry-aware encoder attention (NG-SAN)"
-    attns = "ngsa"
+    default_attn = "ngsa"

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vlp_captioning.models.base import Captioner, InputSettings, Shape
+from vlp_captioning.models.base import InputSettings, Shape
+from vlp_captioning.models.cached import CachedCaptioner
 from vlp_captioning.models.images import Images, Memory
-from vlp_captioning.models.initial import begin
+from vlp_captioning.models.initialise import initialise
 from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.attention.cache import Cache
-from vlplatform.decoding import DecoderState, State
 from vlplatform.layers import Decoder, Encoder
 from vlplatform.text import Vocabulary
 
@@ -60,13 +59,13 @@ class TransformerSettings(InputSettings):
         check_ranges(self, *rates, encoder_layers=0, decoder_layers=1, hidden=1, heads=1)
 
 
-class TransformerCaptioner(Captioner):
+class TransformerCaptioner(CachedCaptioner):
     """Encoder over features, decoder over words (Vaswani et al. 2017; the SAN of NG-SAN, Guo et al. 2020, §3.1)."""
 
     name = "transformer"
     summary = "Transformer encoder and decoder with any token attention (SAN of the NG-SAN paper)"
     Settings = TransformerSettings
-    attns = "sa"
+    default_attn = "sa"
     model_settings: TransformerSettings
 
     def __init__(
@@ -86,7 +85,7 @@ class TransformerCaptioner(Captioner):
         self.words = self.make_words()
         self.decoder = self.make_decoder()
         self.output = nn.Linear(model.dim, len(vocabulary), bias=model.output_bias)
-        begin(self, self.output)
+        initialise(self, self.output)
         if model.tie_embeddings:
             self.output.weight = self.words.words.weight
 
@@ -118,25 +117,6 @@ class TransformerCaptioner(Captioner):
         tokens, _ = self.encoder(tokens, geometry=images.geometry, mask=images.mask)
         return Memory((tokens,), (images.mask,))
 
-    def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Hidden states (R, T, D); padding stands behind the words, where no word looks."""
-        return self._decoded(self.words(tokens), memory, None)
-
-    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
-        """Logits (…, V)."""
-        return self.output(hidden)
-
-    def start(self, memory: Memory) -> State:
-        """An empty cache for each image."""
-        return DecoderState(len(memory), memory=memory.tensors())
-
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Log-probabilities (R, V)."""
-        assert isinstance(state, DecoderState)
-        x = self.words(tokens[:, None], state.position)
-        x = self._decoded(x, Memory.of(state.memory), state.cache)
-        state.position += 1
-        return F.log_softmax(self.vocabulary_logits(x[:, 0]), -1)
-
-    def _decoded(self, x: Tensor, memory: Memory, cache: Cache | None) -> Tensor:
+    def decoded(self, x: Tensor, memory: Memory, cache: Cache | None) -> Tensor:
+        """Hidden states (R, T, D)."""
         return self.decoder(x, memory.tokens[0], memory_mask=memory.masks[0], cache=cache)

@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vlp_captioning.models.base import Captioner, InputSettings, Shape
+from vlp_captioning.models.base import InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
 from vlp_captioning.models.ranges import check_ranges
-from vlplatform.decoding import DecoderState, State
+from vlp_captioning.models.recurrent import RecurrentCaptioner
+from vlplatform.decoding import DecoderState
 from vlplatform.text import Vocabulary
 
 
@@ -42,7 +43,7 @@ class UpDownSettings(InputSettings):
         check_ranges(self, "dropout", attention_dim=1)
 
 
-class UpDownCaptioner(Captioner):
+class UpDownCaptioner(RecurrentCaptioner):
     """An LSTM that attends and one that speaks.
 
     With the mean feature v̄::
@@ -54,8 +55,9 @@ class UpDownCaptioner(Captioner):
     name = "updown"
     summary = "additive attention between two LSTMs (Up-Down)"
     Settings = UpDownSettings
-    attns = "additive"
+    default_attn = "additive"
     fixed_attn = True
+    kept = ("hidden1", "cell1", "hidden2", "cell2")
     model_settings: UpDownSettings
 
     def __init__(self, vocabulary: Vocabulary, shape: Shape, attn: Mapping[str, Any], model: UpDownSettings) -> None:
@@ -74,44 +76,23 @@ class UpDownCaptioner(Captioner):
         count = features.shape[1] if images.mask is None else images.mask.sum(1).clamp_min(1)[:, None]
         return Memory((features, self.attention.of_features(features)), (images.mask, None), features.sum(1) / count)
 
-    def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Hidden states (R, T, D) of the speaking LSTM, word by word."""
-        state = self._state(memory, len(tokens) // len(memory))
-        vectors = self._embedded(tokens)
-        return torch.stack([self._advance(vectors[:, t], state) for t in range(tokens.shape[1])], 1)
-
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Logits (…, V)."""
         return self.output(F.dropout(hidden, self.model_settings.dropout, self.training))
 
-    def start(self, memory: Memory) -> State:
-        """Both LSTMs at zero."""
-        return self._state(memory, 1)
-
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Log-probabilities (R, V)."""
-        assert isinstance(state, DecoderState)
-        return F.log_softmax(self.vocabulary_logits(self._advance(self._embedded(tokens), state)), -1)
-
-    def _embedded(self, tokens: Tensor) -> Tensor:
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """Word vectors (…, D)."""
         return F.dropout(self.words(tokens), self.model_settings.dropout, self.training)
 
-    def _state(self, memory: Memory, captions: int) -> DecoderState:
-        zeros = memory.tokens[0].new_zeros(len(memory), self.model_settings.dim)
-        rows: dict[str, Tensor] = dict.fromkeys(("hidden1", "cell1", "hidden2", "cell2"), zeros)
-        state = DecoderState(len(memory), rows=rows, memory=memory.tensors())
-        state.expand(captions)
-        return state
-
-    def _advance(self, word: Tensor, state: DecoderState) -> Tensor:
+    def advance(self, word: Tensor, state: DecoderState) -> Tensor:
         """The speaking LSTM's state (R, D) after one more word vector (R, D)."""
-        kept, memory = state.rows, Memory.of(state.memory)
+        rows, memory = state.rows, Memory.of(state.memory)
         assert memory.whole is not None
-        seen = torch.cat((kept["hidden2"], memory.whole.repeat_interleave(state.share, 0), word), 1)
-        hidden1, cell1 = self.attending(seen, (kept["hidden1"], kept["cell1"]))
+        seen = torch.cat((rows["hidden2"], memory.whole.repeat_interleave(state.share, 0), word), 1)
+        hidden1, cell1 = self.attending(seen, (rows["hidden1"], rows["cell1"]))
         found = self.attention(hidden1, *memory.tokens, memory.masks[0])
-        hidden2, cell2 = self.speaking(torch.cat((found, hidden1), 1), (kept["hidden2"], kept["cell2"]))
-        kept.update(hidden1=hidden1, cell1=cell1, hidden2=hidden2, cell2=cell2)
+        hidden2, cell2 = self.speaking(torch.cat((found, hidden1), 1), (rows["hidden2"], rows["cell2"]))
+        rows.update(hidden1=hidden1, cell1=cell1, hidden2=hidden2, cell2=cell2)
         return hidden2
 
 

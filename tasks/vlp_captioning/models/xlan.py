@@ -13,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vlp_captioning.models.base import Captioner, InputSettings, Shape
+from vlp_captioning.models.base import InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
 from vlp_captioning.models.ranges import check_ranges
+from vlp_captioning.models.recurrent import RecurrentCaptioner
 from vlplatform.attention.xlinear import XLinear
 from vlplatform.attention.xlinear_stack import XLinearStack
-from vlplatform.decoding import DecoderState, State
+from vlplatform.decoding import DecoderState
 from vlplatform.text import Vocabulary
 
 
@@ -68,7 +69,7 @@ class XlanSettings(InputSettings):
         check_ranges(self, *rates, split=True, heads=1, mid=1, encoder_layers=1)
 
 
-class XlanCaptioner(Captioner):
+class XlanCaptioner(RecurrentCaptioner):
     """X-Linear encoder, LSTM decoder with one X-Linear block, context through a gated linear unit.
 
     Per word, with the whole image ṽ and its enhanced features X from the encoder::
@@ -83,8 +84,9 @@ class XlanCaptioner(Captioner):
     name = "xlan"
     summary = "X-Linear attention encoder and attention-LSTM decoder (X-LAN)"
     Settings = XlanSettings
-    attns = "xlinear"
+    default_attn = "xlinear"
     fixed_attn = True
+    kept = ("hidden", "cell", "context")
     model_settings: XlanSettings
 
     def __init__(self, vocabulary: Vocabulary, shape: Shape, attn: Mapping[str, Any], model: XlanSettings) -> None:
@@ -121,47 +123,25 @@ class XlanCaptioner(Captioner):
         whole, tokens = self.encoder(self.features(images.features, images.mask), images.mask)
         return Memory((tokens,), (images.mask,), whole)
 
-    def decode(self, memory: Memory, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Contexts (R, T, D), word by word."""
-        state = self._state(memory, len(tokens) // len(memory))
-        vectors = self._embedded(tokens)
-        return torch.stack([self._advance(vectors[:, t], state) for t in range(tokens.shape[1])], 1)
-
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Logits (…, V)."""
         model = self.model_settings
         return self.output(F.dropout(hidden, model.output_dropout, self.training))
 
-    def start(self, memory: Memory) -> State:
-        """LSTM and context of zeros."""
-        return self._state(memory, 1)
-
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Log-probabilities (R, V)."""
-        assert isinstance(state, DecoderState)
-        return F.log_softmax(self.vocabulary_logits(self._advance(self._embedded(tokens), state)), -1)
-
-    def _embedded(self, tokens: Tensor) -> Tensor:
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """Word vectors (…, D)."""
         return F.dropout(F.celu(self.words(tokens), 1.3), self.model_settings.word_dropout, self.training)
 
-    def _state(self, memory: Memory, captions: int) -> DecoderState:
-        """Zeros for each of ``captions`` rows per image."""
-        zeros = memory.tokens[0].new_zeros(len(memory), self.model_settings.dim)
-        rows: dict[str, Tensor] = dict.fromkeys(("hidden", "cell", "context"), zeros)
-        state = DecoderState(len(memory), rows=rows, memory=memory.tensors())
-        state.expand(captions)
-        return state
-
-    def _advance(self, word: Tensor, state: DecoderState) -> Tensor:
+    def advance(self, word: Tensor, state: DecoderState) -> Tensor:
         """The context (R, D) after one more word vector (R, D)."""
-        model, kept, memory = self.model_settings, state.rows, Memory.of(state.memory)
+        model, rows, memory = self.model_settings, state.rows, Memory.of(state.memory)
         assert memory.whole is not None
         whole = memory.whole.repeat_interleave(state.share, 0)
-        context = F.dropout(kept["context"], model.decoder_dropout, self.training)
-        hidden, cell = self.lstm(torch.cat((word, whole + context), 1), (kept["hidden"], kept["cell"]))
+        context = F.dropout(rows["context"], model.decoder_dropout, self.training)
+        hidden, cell = self.lstm(torch.cat((word, whole + context), 1), (rows["hidden"], rows["cell"]))
         found = self.attention(hidden[:, None], memory.tokens[0], mask=memory.masks[0], cache=state.cache)[:, 0]
         found = F.dropout(found, model.decoder_dropout, self.training)
         attended = self.attended_norm(self.attended(torch.cat((hidden, found), 1)))
         context = F.glu(self.context(torch.cat((attended, hidden), 1)), -1)
-        kept.update(hidden=hidden, cell=cell, context=context)
+        rows.update(hidden=hidden, cell=cell, context=context)
         return context

@@ -78,7 +78,7 @@ class XTransformerCaptioner(Captioner):
     name = "xtransformer"
     summary = "X-Linear attention inside a Transformer (X-Transformer)"
     Settings = XTransformerSettings
-    attns = "xlinear"
+    default_attn = "xlinear"
     fixed_attn = True
     model_settings: XTransformerSettings
 

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlp_captioning.readers.files import inside, item, need, open_root, read_json, rows
+from vlp_captioning.readers.files import inside, item, need, read_json, rows
 from vlp_captioning.readers.records import CaptionData, Item
-from vlp_captioning.readers.sight import Seeing, open_files
+from vlp_captioning.readers.visuals import VisualSettings, open_files
+from vlplatform.data.root import open_root
 from vlplatform.errors import UserError
 
 SUMMARY = "COCO captions, or your own files of that format: captions_train.json, captions_val.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Seeing):
+class Settings(VisualSettings):
     """Settings of ``data=coco``.
 
     Attributes:

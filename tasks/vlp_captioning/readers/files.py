@@ -12,22 +12,6 @@ from vlp_captioning.readers.records import Item
 from vlplatform.errors import UserError
 
 
-def open_root(root: str | None, holds: str) -> Path:
-    """The data set's folder.
-
-    Raises:
-        UserError: ``data.root`` is not given, is no folder, or is empty.
-    """
-    if root is None:
-        raise UserError(f"data.root must be given: add data.root=FOLDER, the one that holds {holds}.")
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"data.root={root} is not a folder: give the one that holds {holds}.")
-    if next(folder.iterdir(), None) is None:
-        raise UserError(f"data.root={root} is empty: it must hold {holds}.")
-    return folder
-
-
 def read_text(path: Path) -> str:
     """The text of a file, also of one compressed with gzip (.gz).
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlp_captioning.readers.files import item, open_root, read_text
+from vlp_captioning.readers.files import item, read_text
 from vlp_captioning.readers.records import CaptionData, Item
-from vlp_captioning.readers.sight import Seeing, open_files
+from vlp_captioning.readers.visuals import VisualSettings, open_files
+from vlplatform.data.root import open_root
 from vlplatform.errors import UserError
 
 SUMMARY = "Flickr8k as given out: Flickr8k.token.txt and Flickr_8k.*Images.txt, five captions each"
@@ -16,7 +17,7 @@ _LISTS = {"train": "Flickr_8k.trainImages.txt", "val": "Flickr_8k.devImages.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Seeing):
+class Settings(VisualSettings):
     """Settings of ``data=flickr8k``.
 
     Attributes:

@@ -11,7 +11,7 @@ from typing import Any
 
 from vlp_captioning.readers.files import item, need, read_text
 from vlp_captioning.readers.records import SPLITS, CaptionData, Item
-from vlp_captioning.readers.sight import Seeing, open_files
+from vlp_captioning.readers.visuals import VisualSettings, open_files
 from vlplatform.errors import UserError, nearest
 
 SUMMARY = "your own captions: a file of JSON lines, {image, captions} each"
@@ -20,7 +20,7 @@ _EXAMPLE = '{"image": "dog.jpg", "captions": ["a dog runs"]}'
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Seeing):
+class Settings(VisualSettings):
     """Settings of ``data=jsonl``.
 
     Attributes:

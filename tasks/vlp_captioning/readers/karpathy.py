@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlp_captioning.readers.files import item, need, open_root, read_json, rows
+from vlp_captioning.readers.files import item, need, read_json, rows
 from vlp_captioning.readers.records import SPLITS, CaptionData, Item
-from vlp_captioning.readers.sight import Seeing, open_files
+from vlp_captioning.readers.visuals import VisualSettings, open_files
+from vlplatform.data.root import open_root
 from vlplatform.errors import UserError, nearest
 
 SUMMARY = "Karpathy's splits of COCO, Flickr8k and Flickr30k: dataset_*.json beside the pictures or features"
@@ -27,7 +28,7 @@ _DATA_SETS = {  # dataset → licence, citation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Seeing):
+class Settings(VisualSettings):
     """Settings of ``data=karpathy``.
 
     Attributes:

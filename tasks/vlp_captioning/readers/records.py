@@ -53,7 +53,7 @@ class Visual:
     attributes: tuple[str, ...] = ()
 
 
-class Sight(Protocol):
+class VisualSource(Protocol):
     """Where the visuals of a data set come from."""
 
     def visual(self, item: Item) -> Visual:
@@ -76,7 +76,7 @@ class CaptionData:
     Attributes:
         name: The reader's name.
         read: Split → its items; called once for each split.
-        sight: What is seen of an item.
+        visuals: What is seen of an item.
         splits: The names that ``items`` takes.
         licence: In a few words.
         citation: In a few words.
@@ -85,7 +85,7 @@ class CaptionData:
 
     name: str
     read: Callable[[str], Sequence[Item]]
-    sight: Sight
+    visuals: VisualSource
     splits: tuple[str, ...] = SPLITS
     licence: str = ""
     citation: str = ""
@@ -112,7 +112,7 @@ class CaptionData:
         Raises:
             UserError: It is missing or damaged.
         """
-        return self.sight.visual(item)
+        return self.visuals.visual(item)
 
     def picture(self, item: Item) -> np.ndarray[Any, Any] | None:
         """The picture of an item for people to look at, (H, W, 3) uint8; None where there is none.
@@ -120,7 +120,7 @@ class CaptionData:
         Raises:
             UserError: The file is there but cannot be read.
         """
-        return self.sight.picture(item)
+        return self.visuals.picture(item)
 
     def check(self, split: str) -> list[str]:
         """Look at every item of a split; one sentence per faulty one (empty: all are sound)."""

@@ -48,17 +48,17 @@ class Settings(ScenesSettings):
 
 def open_data(settings: Settings) -> CaptionData:
     """Scenes with the world's settings; a split is made when it is asked for."""
-    sight = ScenesSight(settings)
+    visuals = ScenesVisuals(settings)
     return CaptionData(
         name="scenes",
-        read=sight.items,
-        sight=sight,
+        read=visuals.items,
+        visuals=visuals,
         licence="Apache-2.0, generated",
         notes=("Scenes is generated: a yardstick for code, never a published result",),
     )
 
 
-class ScenesSight:
+class ScenesVisuals:
     """Items and visuals of Scenes."""
 
     def __init__(self, settings: Settings) -> None:

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vlp_captioning.readers.files import item, need, open_root, read_json, rows
-from vlp_captioning.readers.records import CaptionData, Item, Sight, Visual
-from vlp_captioning.readers.sight import Seeing, open_files
+from vlp_captioning.readers.files import item, need, read_json, rows
+from vlp_captioning.readers.records import CaptionData, Item, Visual, VisualSource
+from vlp_captioning.readers.visuals import VisualSettings, open_files
+from vlplatform.data.root import open_root
 
 SUMMARY = "VATEX videos: captions in English or Chinese, one .npy of frame features (I3D) per video"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Seeing):
+class Settings(VisualSettings):
     """Settings of ``data=vatex``.
 
     Attributes:
@@ -55,13 +56,13 @@ def open_data(settings: Settings) -> CaptionData:
         citation="Wang et al.: VATEX, a large-scale, high-quality multilingual dataset for video-and-language "
         "research, ICCV 2019",
     )
-    return dataclasses.replace(data, sight=Frames(data.sight))
+    return dataclasses.replace(data, visuals=Frames(data.visuals))
 
 
 class Frames:
     """Features of frames, as a grid of one row."""
 
-    def __init__(self, files: Sight) -> None:
+    def __init__(self, files: VisualSource) -> None:
         self.files = files
 
     def visual(self, item: Item) -> Visual:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vlp_segmentation.readers.files import Files, Pair, below, open_pairs, open_root, plain_ids, read_list
+from vlp_segmentation.readers.files import Files, Pair, below, open_pairs, plain_ids, read_list
 from vlp_segmentation.readers.records import Reading, SegmentationData
+from vlplatform.data.root import open_root
 from vlplatform.errors import UserError
 
 SUMMARY = "CamVid street scenes, 11 classes, SegNet's split"

@@ -17,13 +17,13 @@ from vlp_segmentation.readers.files import (
     Pair,
     below,
     open_pairs,
-    open_root,
     plain_ids,
     read_list,
 )
 from vlp_segmentation.readers.palette import palette
 from vlp_segmentation.readers.records import Reading, SegmentationData
 from vlp_segmentation.transforms import IGNORE
+from vlplatform.data.root import open_root
 from vlplatform.errors import UserError, nearest
 from vlplatform.vision.pictures import SUFFIXES
 

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlp_segmentation.readers.files import Files, Pair, below, decode, open_pairs, open_root, plain_ids, read_list
+from vlp_segmentation.readers.files import Files, Pair, below, decode, open_pairs, plain_ids, read_list
 from vlp_segmentation.readers.palette import palette
 from vlp_segmentation.readers.records import Reading, SegmentationData
+from vlplatform.data.root import open_root
 from vlplatform.errors import UserError
 
 SUMMARY = "HELEN faces, 11 parts (thesis table 4.3)"

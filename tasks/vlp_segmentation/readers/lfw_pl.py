@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from vlp_segmentation.readers.files import ColourMask, Files, Pair, below, open_pairs, open_root, read_list
+from vlp_segmentation.readers.files import ColourMask, Files, Pair, below, open_pairs, read_list
 from vlp_segmentation.readers.records import Reading, SegmentationData
+from vlplatform.data.root import open_root
 from vlplatform.errors import UserError
 
 SUMMARY = "LFW-PL faces: skin, hair, background (thesis table 4.4)"

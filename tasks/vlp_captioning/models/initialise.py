@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 
-def begin(model: nn.Module, output: nn.Linear) -> None:
+def initialise(model: nn.Module, output: nn.Linear) -> None:
     """Xavier's uniform initialisation for all linear maps, as in the original Transformer's code, and zero biases.
 
     Left alone is the backbone of a model that sees pixels. The output map begins like word vectors, with the deviation

@@ -28,7 +28,7 @@ _LOOK = 200  # so many items decide which of these the features are called by
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seeing:
+class VisualSettings:
     """Settings that every reader of files has.
 
     Attributes:
@@ -55,7 +55,7 @@ class Seeing:
             )
 
 
-class FileSight:
+class FileVisuals:
     """The visuals of items whose features or pictures lie in files.
 
     Args:
@@ -68,7 +68,7 @@ class FileSight:
 
     def __init__(
         self,
-        settings: Seeing,
+        settings: VisualSettings,
         pictures: Path | None,
         found: FeatureFile | None,
         known_by: str,
@@ -136,7 +136,7 @@ class FileSight:
 
 
 def open_files(
-    settings: Seeing,
+    settings: VisualSettings,
     splits: Mapping[str, Sequence[Item]],
     *,
     name: str,
@@ -172,18 +172,18 @@ def open_files(
     elif pictures is None:
         raise UserError(f"{where} has no pictures: name the file or folder of its features with data.features=PATH.")
     words = None if settings.attributes is None else _attributes(_path(settings.attributes, root))
-    sight = FileSight(settings, pictures, found, known_by, words)
+    visuals = FileVisuals(settings, pictures, found, known_by, words)
     kept: dict[str, Sequence[Item]] = {}
     for split, items in splits.items():
-        kept[split] = [item for item in items if sight.has(item)]
+        kept[split] = [item for item in items if visuals.has(item)]
         if len(kept[split]) < len(items):
-            told.append(_without(sight, split, items, kept[split]))
+            told.append(_without(visuals, split, items, kept[split]))
         if silent := sum(not item.captions for item in kept[split]):
             told.append(f"{silent} of the {len(kept[split])} items of '{split}' have no captions")
     return CaptionData(
         name=name,
         read=kept.__getitem__,
-        sight=sight,
+        visuals=visuals,
         splits=tuple(kept),
         licence=licence,
         citation=citation,
@@ -191,15 +191,15 @@ def open_files(
     )
 
 
-def _without(sight: FileSight, split: str, items: Sequence[Item], kept: Sequence[Item]) -> str:
+def _without(visuals: FileVisuals, split: str, items: Sequence[Item], kept: Sequence[Item]) -> str:
     """The note about items that are dropped; :class:`UserError` where they must not be."""
     there = {item.id for item in kept}
     first = next(item for item in items if item.id not in there)
-    lack = f"no picture in {sight.pictures}" if sight.found is None else f"no features in {sight.found.path}"
+    lack = f"no picture in {visuals.pictures}" if visuals.found is None else f"no features in {visuals.found.path}"
     count = f"{len(items) - len(kept)} of the {len(items)} items of '{split}' have {lack}"
     if not kept:
         raise UserError(f"{count} (the first is {first.source}): name the right folder or file.")
-    if sight.settings.missing == "stop":
+    if visuals.settings.missing == "stop":
         raise UserError(f"{count} (the first is {first.source}): add them, or drop them with data.missing=drop.")
     return f"{count}: dropped"
 
