@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlp_captioning.loss import real_words, smoothed_cross_entropy
 from vlp_captioning.models import Images, Shape
 from vlp_captioning.models.transformer import TransformerCaptioner, TransformerSettings
 from vlplatform.geometry import Geometry
+from vlplatform.losses import real_words, smoothed_cross_entropy
 from vlplatform.text import Vocabulary
 
 WORDS, REGIONS, LENGTH, FEATURES = 9487, 50, 20, 2048

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 
-def seconds(work: Callable[[], None], device: torch.device) -> float:
+def seconds(work: Callable[[], Any], device: torch.device) -> float:
     """Wall time of one call."""
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -19,6 +20,17 @@ def seconds(work: Callable[[], None], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start
+
+
+def in_turns(works: Sequence[Callable[[], Any]], repeats: int, device: torch.device) -> list[float]:
+    """Median seconds of each, run in turns after one run to warm up, so that all see the same machine."""
+    times: list[list[float]] = [[] for _ in works]
+    for i in range(repeats + 1):
+        for own, work in zip(times, works):
+            taken = seconds(work, device)
+            if i:
+                own.append(taken)
+    return [statistics.median(own) for own in times]
 
 
 def peak_bytes(work: Callable[[], None], device: torch.device) -> int:

@@ -6,7 +6,7 @@ point of the group ``vlplatform.tasks``; it makes a ``Task`` from composed setti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,12 +42,32 @@ class Score:
         per_class: Table name → row name → number (``{"iou": {"road": 0.9, …}}``).
         notes: What a reader of the numbers must know: what they depend on, which are not there and why.
         files: Name → JSON-ready value, what ``vlp eval --out`` writes beside its scores as NAME_SPLIT.json.
+        late: Scores that other programs still compute, and ``values`` lacks; None: these are all.
     """
 
     values: dict[str, float]
     per_class: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     files: dict[str, Any] = field(default_factory=dict)
+    late: Late | None = None
+
+
+@dataclass(frozen=True)
+class Late:
+    """Scores that take long and are computed by other programs meanwhile; the task's ``best_metric`` is never one.
+
+    A training goes on with its next updates. A checkpoint keeps the predictions that they belong to, which must be
+    JSON-ready therefore, and a continued run gives them to ``score`` again.
+
+    Attributes:
+        names: What they are called.
+        scores: Waits for them, and gives all scores of the evaluation, these among them.
+        stop: Ends the programs without their scores.
+    """
+
+    names: tuple[str, ...]
+    scores: Callable[[], Score]
+    stop: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -59,12 +79,17 @@ class Exhibit:
         images: Caption → uint8 RGB picture (H, W, 3), shown side by side (input, truth, prediction).
         text: A line below them.
         legend: What the colours in the pictures mean, name → RGB, in the order to be shown.
+        note: What pictures of this kind show and do not show; stands once above all attention with the same note, in
+            place of what is said of maps over one query pixel.
+        heat: The attention is drawn from least to most, and the scale of these colours belongs to it.
     """
 
     id: str
     images: dict[str, Any]
     text: str = ""
     legend: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    note: str = ""
+    heat: bool = True
 
 
 class Records(Protocol):
@@ -79,7 +104,15 @@ class Records(Protocol):
 
 
 class Task(Protocol):
-    """One configured task: what the engine trains, evaluates, and shows."""
+    """One configured task: what the engine trains, evaluates, and shows.
+
+    A task that also has ``reached(passes)`` is told before every update how many passes over the training records, of
+    all stages and with their fraction, lie behind; a continued run tells the same. One with
+    ``before_training(trainer)`` gets the trainer's settings before anything is written: it refuses what cannot be
+    trained (:class:`UserError`) and returns sentences that the user must know. One with ``shown``, names of parts of
+    its losses, has these beside the loss in the line of progress; ``predict_hint`` is what may stand behind
+    ``vlp predict RUN``.
+    """
 
     name: str
     best_metric: str
@@ -146,7 +179,12 @@ class TaskPlugin(Protocol):
 
     A plugin that also has ``settings_class(group, name)``, the dataclass behind a choice of task, model or data
     (or None), lets ``vlp list`` show those settings; one with ``auto_attns``, the mechanisms that ``attn=auto`` may
-    become, lets their settings be found by their bare names; one with ``importers()`` takes part in ``vlp convert``.
+    become, lets their settings be found by their bare names; one with ``importers()`` takes part in ``vlp convert``;
+    one with ``ensemble(models)``, a model that answers as the mean of several, lets ``--with`` add checkpoints in
+    ``vlp eval`` and ``vlp predict``; ``predict_settings`` names the settings of the section ``task`` that
+    ``predict_files`` finds in ``model.loaded_config["sections"]``, so that ``vlp predict`` takes task.KEY=VALUE; one
+    with ``reads_text = True`` has ``predict_texts(model, inputs, out, device)`` in place of ``predict_files``, whose
+    inputs are texts, paths of files, and ``-`` for standard input; none is the same as ``-``.
     """
 
     name: str

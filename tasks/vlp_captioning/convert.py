@@ -17,7 +17,7 @@ from vlp_captioning.models.mdsan import MdsanCaptioner, MdsanSettings
 from vlp_captioning.models.xlan import XlanCaptioner, XlanSettings
 from vlp_captioning.models.xtransformer import XTransformerCaptioner, XTransformerSettings
 from vlplatform.errors import UserError
-from vlplatform.hub.importer import Importer, fill
+from vlplatform.hub.importer import Checkpoint, Importer, fill
 from vlplatform.layers.official import MDSAN_ATTENTION, XLINEAR
 from vlplatform.text import Vocabulary
 
@@ -91,12 +91,13 @@ class JdaiSettings:
     max_length: int = 64
 
 
-def mdsanet(weights: dict[str, Tensor], chosen: MdsanetSettings) -> nn.Module:
+def mdsanet(checkpoint: Checkpoint, chosen: MdsanetSettings) -> nn.Module:
     """MD-SAN from the state dict of ``Transformer`` in Young499/image-captioning-MDSANet.
 
     Raises:
         UserError: Weights of something else.
     """
+    weights = checkpoint.weights
     _require(weights, "mdsanet", "encoder.layers.0.mhatts.0.attention.W", "decoder.pos_emb.weight", "encoder.fc.weight")
     size, dim = weights["decoder.word_emb.weight"].shape
     heads = len(weights["encoder.layers.0.mhatts.0.attention.W"])
@@ -144,12 +145,13 @@ def mdsanet(weights: dict[str, Tensor], chosen: MdsanetSettings) -> nn.Module:
     return fill(model, ours, "mdsanet")
 
 
-def m2(weights: dict[str, Tensor], chosen: M2ConvertSettings) -> nn.Module:
+def m2(checkpoint: Checkpoint, chosen: M2ConvertSettings) -> nn.Module:
     """The M² Transformer from the state dict of ``Transformer`` in aimagelab/meshed-memory-transformer.
 
     Raises:
         UserError: Weights of something else.
     """
+    weights = checkpoint.weights
     slots = "encoder.layers.0.mhatt.attention.m_k"
     _require(weights, "m2", slots, "decoder.layers.0.fc_alpha1.weight", "encoder.fc.weight")
     size, dim = weights["decoder.word_emb.weight"].shape
@@ -188,12 +190,13 @@ def m2(weights: dict[str, Tensor], chosen: M2ConvertSettings) -> nn.Module:
     return fill(model, ours, "m2")
 
 
-def jdai_xlan(weights: dict[str, Tensor], chosen: JdaiSettings) -> nn.Module:
+def jdai_xlan(checkpoint: Checkpoint, chosen: JdaiSettings) -> nn.Module:
     """X-LAN from the state dict of ``XLAN`` in JDAI-CV/image-captioning.
 
     Raises:
         UserError: Weights of something else.
     """
+    weights = checkpoint.weights
     _require(weights, "jdai-xlan", "att_lstm.weight_ih", "word_embed.0.weight", "encoder_layers.proj.weight")
     size, dim = weights["word_embed.0.weight"].shape
     below = "encoder_layers.layers.0.encoder_attn."
@@ -227,12 +230,13 @@ def jdai_xlan(weights: dict[str, Tensor], chosen: JdaiSettings) -> nn.Module:
     return fill(model, _renamed(weights, renaming), "jdai-xlan")
 
 
-def jdai_xtransformer(weights: dict[str, Tensor], chosen: JdaiSettings) -> nn.Module:
+def jdai_xtransformer(checkpoint: Checkpoint, chosen: JdaiSettings) -> nn.Module:
     """X-Transformer from the state dict of ``XTransformer`` in JDAI-CV/image-captioning.
 
     Raises:
         UserError: Weights of something else.
     """
+    weights = checkpoint.weights
     _require(
         weights, "jdai-xtransformer", "decoder.embed_tokens.weight", "decoder.wbil1.0.weight", "att_embed.2.weight"
     )

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from vlp_captioning.models import MODELS, Captioner, Shape
+from vlp_captioning.models.ensemble import EnsembleCaptioner
 from vlp_captioning.models.vision import DEFAULT, VisionSettings
 from vlp_captioning.readers import DATA_SETS, READERS, CaptionData, open_data
 from vlp_captioning.task import OWN_METRICS, CaptioningSettings, CaptioningTask, bare_model
@@ -30,6 +31,7 @@ class CaptioningPlugin:
     name = "captioning"
     summary = "a sentence for a picture or a video: regions, grids, your own"
     auto_attns = ("sa", "mdsa", "ngsa", "acf2d", "eta")
+    predict_settings = ("decode",)
 
     def models(self) -> dict[str, str]:
         """Model name → one-line summary."""
@@ -63,7 +65,7 @@ class CaptioningPlugin:
         attn["name"] = check_attn(model_class, attn)
         data_values = {key: value for key, value in sections["data"].items() if key != "name"}
         data = open_data(sections["data"]["name"], data_values)
-        model_settings = replace(model_settings, vision=_vision(model_settings.vision, data))
+        model_settings = replace(model_settings, vision=check_vision(model_settings.vision, data))
         _check_lengths(task_settings, model_settings.max_length)
         if task_settings.best.removeprefix("-").startswith("spatial") and not hasattr(data.visuals, "facts"):
             raise UserError(f"task.best={task_settings.best} is told on Scenes alone: choose another score.")
@@ -100,6 +102,14 @@ class CaptioningPlugin:
             raise UserError(f"the saved settings are no captioner's ({error!r}): check config.json.") from error
         model = model_class(vocabulary, shape, attn, typed.parse(model_class.Settings, values, "model"))
         return model.to(precision)
+
+    def ensemble(self, models: Sequence[nn.Module]) -> Captioner:
+        """Several captioners as one, by the mean of their probabilities.
+
+        Raises:
+            UserError: Other words or other features than the first has.
+        """
+        return EnsembleCaptioner([bare_model(model) for model in models])
 
     def predict_files(self, model: nn.Module, inputs: Sequence[Path], out: Path, device: torch.device) -> list[Path]:
         """Captions of pictures or feature files, printed, and written as ``captions.json``."""
@@ -152,7 +162,7 @@ def _check_lengths(settings: CaptioningSettings, longest: int) -> None:
             )
 
 
-def _vision(settings: VisionSettings, data: CaptionData) -> VisionSettings:
+def check_vision(settings: VisionSettings, data: CaptionData) -> VisionSettings:
     """The settings with a backbone where the data give pixels, and only there.
 
     Raises:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
+from vlp_captioning.decoding import DecodeSettings
 from vlp_captioning.models import Caption, Captioner
 from vlp_captioning.readers import Visual
 from vlp_captioning.readers.features.arrays import ArrayFolder
 from vlp_captioning.readers.features.shards import visual_of
 from vlp_captioning.records import collate, images_of
-from vlp_captioning.task import DecodeSettings
 from vlplatform import settings
 from vlplatform.engine.files import json_bytes, write_whole
 from vlplatform.errors import UserError
@@ -33,9 +33,9 @@ def predict_files(model: Captioner, inputs: Sequence[Path], out: Path, device: t
 
     An input is a picture, or a file of features (.npz, .npy; see
     :class:`~vlp_captioning.readers.features.arrays.ArrayFolder`). Pictures need a model that sees pixels, or one whose
-    features ``vlp prepare`` made: they are made again alike. Captions are decoded as ``task.decode`` of the model's
-    run says, else by a beam of three. The file is a list with ``input`` and ``captions`` (``text``, ``log_prob``,
-    ``score``; the best first) per input; everything is read before any caption is printed.
+    features ``vlp prepare`` made: they are made again alike. Captions are decoded as ``task.decode`` says, of the
+    model's run or of the command line, else by a beam of three. The file is a list with ``input`` and ``captions``
+    (``text``, ``log_prob``, ``score``; the best first) per input; everything is read before any caption is printed.
 
     Raises:
         UserError: A file that cannot be read or used by this model, or a folder that cannot be written.
@@ -70,7 +70,7 @@ def _captions(model: Captioner, path: Path, visual: Visual, decode: DecodeSettin
     batch = collate([{"id": str(path), "index": 0, "visual": visual}])
     images = images_of(batch, model).to(next(model.parameters()))
     try:
-        return model.generate(images, returned=min(SHOWN, decode.beam), **vars(decode))[0]
+        return decode.captions(model, images, [str(path)], returned=min(SHOWN, decode.most))[0]
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -137,12 +137,12 @@ def _extracted(model: Captioner, path: Path, device: torch.device) -> Look:
             f"{path} is a picture, and this model reads features that vlp prepare did not make: pictures cannot be "
             "turned into them; give features (.npz)."
         )
-    given = extract.settings_of(model.shape.extractor)
+    given = extract.settings_of(model.shape.extractor, words=model.reads_attributes)
     extractor = extract.extractor(given, device)
 
     def look(path: Path) -> Visual:
         image = read_image(path, "give a sound JPEG, PNG or the like")
-        (record,) = extractor([extract.fitted(image, given)], [(image.shape[2], image.shape[1])])
+        (record,) = extractor([extract.fitted(image, given)])
         return visual_of(record, str(path))
 
     return look

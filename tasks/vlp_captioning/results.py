@@ -55,6 +55,8 @@ def listed(
         row = {key: prediction[key] for key in ("id", "caption", "log_prob")}
         row["references"] = list(references.get(row["id"], ()))
         row["scores"] = {name: float(values[row["id"]]) for name, values in each.items() if row["id"] in values}
+        if prediction.get("alignment") is not None:
+            row["scores"]["alignment"] = float(prediction["alignment"])
         rows.append(row)
     return rows
 

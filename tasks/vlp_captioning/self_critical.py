@@ -13,11 +13,12 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from vlp_captioning.loss import advantages, policy_gradient, real_words
+from vlp_captioning.loss import advantages, policy_gradient
 from vlp_captioning.models import Captioner
 from vlp_captioning.records import images_of
 from vlplatform.decoding import BeamSettings, Limits, SamplingSettings, Sequences, beam_search, greedy, packed, sample
 from vlplatform.errors import nearest
+from vlplatform.losses import real_words
 from vlplatform.metrics import rewards
 from vlplatform.task import Loss
 from vlplatform.text import Vocabulary

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vlp_captioning.loss import real_words
 from vlp_captioning.models import Captioner, Images
 from vlplatform.data.scenes.relations import PLACES, Facts
 from vlplatform.data.scenes.world import COLOURS, SHAPES, SIZES, TEXTURES
+from vlplatform.losses import real_words
 
 FORMS: dict[str, tuple[str, str]] = {
     "left of": ("left of", "to the left of"),

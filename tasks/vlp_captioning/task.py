@@ -5,61 +5,49 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vlp_captioning import results, spatial
-from vlp_captioning.loss import real_words, smoothed_cross_entropy
-from vlp_captioning.models import Captioner, InputSettings, Memory, Shape
+from vlp_captioning.clusters import has_clusters
+from vlp_captioning.decoding import DecodeSettings
+from vlp_captioning.grounding import alignments
+from vlp_captioning.groups import parameter_groups
+from vlp_captioning.models import Captioner, InputSettings, Shape
+from vlp_captioning.models.ensemble import EnsembleCaptioner
 from vlp_captioning.models.vision import Vision, origin
 from vlp_captioning.readers import CaptionData, Item
 from vlp_captioning.records import CaptionRecords, collate, images_of
+from vlp_captioning.scheduled_sampling import ScheduledSamplingSettings, guessed
 from vlp_captioning.self_critical import SelfCritical, SelfCriticalSettings
 from vlp_captioning.texts import Texts, TextSettings
 from vlplatform.data.scenes.relations import Facts
-from vlplatform.decoding import BeamSettings
 from vlplatform.errors import UserError, nearest
+from vlplatform.losses import real_words, smoothed_cross_entropy
 from vlplatform.metrics import captions as metrics
-from vlplatform.task import Exhibit, Loss, Records, Score
+from vlplatform.task import Exhibit, Late, Loss, Records, Score
 from vlplatform.text import Vocabulary
 
+if TYPE_CHECKING:
+    from vlplatform.engine import TrainerSettings
+
 STAGES = ("cross_entropy", "self_critical")
+
+UNKNOWN = 0.05
+"""Share of unknown words among those of the training captions from which on a training tells it."""
+FEW = 100
+"""Words of a vocabulary below which it tells that some are left out."""
 
 OWN_METRICS = {
     "words": "mean number of words of a caption",
     "spatial_accuracy": "share of spatial words told apart from three false ones; chance about 1/4 (Scenes)",
     "spatial_truth": "share of the statements about places in the captions that are true (Scenes)",
     "spatial_statements": "statements about places per caption (Scenes)",
+    "alignment": "share of words and image vectors that are each other's nearest (ACF §4.1; models that cluster)",
 }
 """Score → what it is, beside those of :mod:`vlplatform.metrics.captions`."""
-
-
-@dataclass(frozen=True)
-class DecodeSettings:
-    """How captions are decoded in evaluation.
-
-    Attributes:
-        beam: Hypotheses kept; 1 is greedy.
-        max_length: Words at most, the end symbol counted.
-        min_length: Words at least.
-        length_penalty: Exponent of the length by which a score is divided.
-        no_repeat: Forbid n-grams of so many words to come twice; 0: allow.
-    """
-
-    beam: int = 3
-    max_length: int = 20
-    min_length: int = 0
-    length_penalty: float = 0.0
-    no_repeat: int = 0
-
-    def __post_init__(self) -> None:
-        BeamSettings(
-            self.max_length, self.min_length, beam=self.beam, length_penalty=self.length_penalty
-        )  # checks them
-        if self.no_repeat < 0:
-            raise ValueError(f"no_repeat={self.no_repeat} must not be negative")
 
 
 @dataclass(frozen=True)
@@ -71,12 +59,12 @@ class CaptioningSettings:
         stages: Training stages: cross_entropy, self_critical, or one after the other.
         captions_per_image: Captions of an image that one training record holds; they share the encoder's pass.
         label_smoothing: ε of cross-entropy.
-        scheduled_sampling: Share of the words read in cross-entropy training that are the model's own guesses (Bengio
-            et al. 2015); a first pass over the caption makes them (Mihaylova and Martins 2019).
+        scheduled_sampling: Guesses of the model among the words read in cross-entropy training.
         text: How captions become words.
         self_critical: Of that stage.
-        decode: Of evaluation.
-        scores: Scores of an evaluation; meteor and spice need Java.
+        decode: How captions are decoded in evaluation and by vlp predict.
+        scores: Scores of an evaluation; meteor and spice need Java, whose programs run beside the next updates of a
+            training, unless one of them is ``best``.
         best: The score that chooses the best checkpoint, computed also where ``scores`` lacks it; -NAME: the least.
         backbone_lr: Learning rate of a model's own backbone relative to the rest; null is 0.1 with pretrained weights,
             else 1.
@@ -88,7 +76,7 @@ class CaptioningSettings:
     stages: list[Literal["cross_entropy", "self_critical"]] = field(default_factory=lambda: ["cross_entropy"])
     captions_per_image: int = 5
     label_smoothing: float = 0.0
-    scheduled_sampling: float = 0.0
+    scheduled_sampling: ScheduledSamplingSettings = field(default_factory=ScheduledSamplingSettings)
     text: TextSettings = field(default_factory=TextSettings)
     self_critical: SelfCriticalSettings = field(default_factory=SelfCriticalSettings)
     decode: DecodeSettings = field(default_factory=DecodeSettings)
@@ -102,9 +90,8 @@ class CaptioningSettings:
             raise ValueError(f"stages={self.stages} must be some of {', '.join(STAGES)}, in this order")
         if self.captions_per_image < 1:
             raise ValueError(f"captions_per_image={self.captions_per_image} must be at least 1")
-        for name in ("label_smoothing", "scheduled_sampling"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0 and below 1")
         if self.backbone_lr is not None and self.backbone_lr < 0:
             raise ValueError(f"backbone_lr={self.backbone_lr} must not be negative")
         known = (*metrics.METRICS, "bleu")
@@ -119,6 +106,7 @@ class CaptioningTask:
     """One configured captioning task; made by the plugin, which has checked its parts."""
 
     name = "captioning"
+    shown = ("reward",)
 
     def __init__(
         self,
@@ -134,12 +122,17 @@ class CaptioningTask:
         self.best_metric = settings.best
         self.stages: tuple[str, ...] = tuple(settings.stages)
         self.stage = self.stages[0]
+        self._passes = 0.0
         self._known: dict[str, Item] = {}
         self._splits: dict[str, str] = {}
 
     def enter(self, stage: str) -> None:
         """Cross-entropy or self-critical loss from here on."""
         self.stage = stage
+
+    def reached(self, passes: float) -> None:
+        """So many passes over the training data lie behind; scheduled sampling grows with them."""
+        self._passes = passes
 
     @functools.cached_property
     def training(self) -> tuple[list[Item], Texts]:
@@ -184,6 +177,42 @@ class CaptioningTask:
         """Padded tensors, see :func:`vlp_captioning.records.collate`."""
         return collate(records, self.vocabulary if "captions" in records[0] else None)
 
+    def before_training(self, trainer: TrainerSettings) -> list[str]:
+        """What is worth knowing about words and learning rates.
+
+        Raises:
+            UserError: The captions of ``val`` that ``best`` needs are not there.
+        """
+        staged = [trainer.for_stage(stage) for stage in self.stages]
+        judged = trainer.average > 0 or any(each.eval_every for each in staged)
+        if judged and self.settings.best.removeprefix("-") in metrics.METRICS:
+            if not any(item.captions for item in self.data.items("val")):
+                raise UserError(
+                    f"data={self.data.name} has no captions in its split 'val', against which "
+                    f"task.best={self.settings.best} is computed: add some, or switch evaluations off with "
+                    "trainer.eval_every=0 trainer.average=0."
+                )
+        told = self._unknown()
+        if len(staged) == len(STAGES) and staged[0].learning_rate <= staged[1].learning_rate:
+            told.append(
+                f"self-critical training has the learning rate {staged[1].learning_rate:g}, no smaller than that of "
+                "cross-entropy: it wants a much smaller one, as trainer.stages.self_critical.learning_rate=1.0e-5."
+            )
+        return told
+
+    def _unknown(self) -> list[str]:
+        """A sentence about training words that the model cannot read, where they are many."""
+        numbers = [number for captions in self.numbers for caption in captions for number in caption]
+        unknown = sum(number == self.vocabulary.unk for number in numbers)
+        known, share = len(self.vocabulary) - len(self.vocabulary.specials), unknown / max(1, len(numbers))
+        if share <= UNKNOWN and (known >= FEW or not unknown):
+            return []
+        return [
+            f"the vocabulary has {known} word{'s' * (known != 1)}, and {share:.1%} of the training captions' words are "
+            f"<unk>, as they occur fewer than task.text.min_count={self.settings.text.min_count} times: lower it for "
+            "few captions."
+        ]
+
     def build_model(self, *, pretrained: bool = True) -> Captioner:
         """A fresh model for the training words, of the width that the features, or the backbone's maps, have."""
         items, _ = self.training
@@ -203,21 +232,8 @@ class CaptioningTask:
 
     def parameter_groups(self, model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
         """Matrices with weight decay, vectors without; those of a backbone apart, at a learning rate of their own."""
-        vision = self.model_settings.vision
-        ratio = self.settings.backbone_lr
-        if ratio is None:
-            ratio = 0.1 if vision.pretrained else 1.0
         eyes = bare_model(model).vision
-        in_backbone = {id(p) for p in eyes.parameters()} if eyes is not None else set[int]()
-        groups: dict[str, dict[str, Any]] = {}
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                decays, seeing = parameter.ndim > 1, id(parameter) in in_backbone
-                name = ("backbone " if seeing else "") + ("weights" if decays else "vectors (no decay)")
-                rate, decay = learning_rate * (ratio if seeing else 1.0), weight_decay if decays else 0.0
-                made = {"name": name, "params": [], "lr": rate, "weight_decay": decay}
-                groups.setdefault(name, made)["params"].append(parameter)
-        return list(groups.values())
+        return parameter_groups(model, eyes, learning_rate, weight_decay, self.settings.backbone_lr)
 
     def loss(self, model: nn.Module, batch: Mapping[str, Any]) -> Loss:
         """The loss of the current stage, summed over words."""
@@ -227,22 +243,13 @@ class CaptioningTask:
         tokens, lengths = batch["tokens"], batch["lengths"]
         memory = captioner.encode(images_of(batch, captioner))
         read, targets = tokens[:, :-1], tokens[:, 1:]
-        if self.settings.scheduled_sampling:
-            read = self._guessed(captioner, memory, read, lengths)
+        if share := self.settings.scheduled_sampling.at(self._passes):
+            read = guessed(captioner, memory, read, lengths, share)
         hidden = captioner.decode(memory, read, lengths)
         real = real_words(lengths, targets.shape[1])
         logits = captioner.vocabulary_logits(hidden[real])
         loss, nll = smoothed_cross_entropy(logits.float(), targets[real], self.settings.label_smoothing)
         return Loss(loss, lengths.sum(), {"nll": nll})
-
-    @torch.no_grad()
-    def _guessed(self, model: Captioner, memory: Memory, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """The words (R, T), some exchanged for what the model would have drawn in their place."""
-        log_probs = model.vocabulary_logits(model.decode(memory, tokens, lengths)).log_softmax(-1)
-        drawn = torch.distributions.Categorical(logits=log_probs[:, :-1].float()).sample()
-        swapped = torch.rand(drawn.shape, device=drawn.device) < self.settings.scheduled_sampling
-        swapped &= real_words(lengths - 1, drawn.shape[1])
-        return torch.cat((tokens[:, :1], torch.where(swapped, drawn, tokens[:, 1:])), 1)
 
     @functools.cached_property
     def self_critical(self) -> SelfCritical:
@@ -253,7 +260,7 @@ class CaptioningTask:
         """Per record its ``caption`` and its ``log_prob``."""
         captioner = bare_model(model)
         images = images_of(batch, captioner)
-        found = captioner.generate(images, **vars(self.settings.decode))
+        found = self.settings.decode.captions(captioner, images, batch["ids"])
         predictions: list[dict[str, Any]] = [
             {"id": id, "caption": captions[0].text, "log_prob": sum(captions[0].log_probs)}
             for id, captions in zip(batch["ids"], found)
@@ -263,6 +270,11 @@ class CaptioningTask:
             chosen = spatial.choices(captioner, images, said, [self.facts(id) for id in batch["ids"]])
             for prediction, right in zip(predictions, chosen):
                 prediction["spatial"] = right
+        one = not isinstance(captioner, EnsembleCaptioner)  # several have no states in common
+        if one and (has_clusters(captioner) or self.settings.best.removeprefix("-") == "alignment"):
+            said = alignments(captioner, captioner.checked(images), [captions[0] for captions in found])
+            for prediction, share in zip(predictions, said):
+                prediction["alignment"] = share
         return predictions
 
     @property
@@ -283,14 +295,7 @@ class CaptioningTask:
                 f"data={self.data.name} has no captions for these images to score against: to have captions of them "
                 "written, give task.submission=PREFIX."
             )
-        found = None
-        if references:
-            judged = {id: captions[id] for id in references}
-            best = self.settings.best.removeprefix("-")
-            wanted = {*metrics.expanded(self.settings.scores), best} & set(metrics.METRICS)
-            found = metrics.score(judged, references, metrics=tuple(wanted))
-            notes = [*results.notes(found), *notes]
-        values = dict(found.values) if found is not None else {}
+        values: dict[str, float] = {}
         values["words"] = sum(len(caption.split()) for caption in captions.values()) / len(captions)
         if self.facts is not None:
             chosen = [p["spatial"] for p in predictions if p.get("spatial") is not None]
@@ -298,8 +303,24 @@ class CaptioningTask:
             told = spatial.judge_all(captions, {id: self.facts(id) for id in captions})
             values["spatial_truth"] = told.truth
             values["spatial_statements"] = (told.right + told.wrong) / len(captions)
-        files = {"captions": results.listed(predictions, references, found)}
-        return Score(values, notes=tuple(notes), files=files)
+        if any("alignment" in p for p in predictions):
+            shares = [p["alignment"] for p in predictions if p["alignment"] is not None]
+            values["alignment"] = sum(shares) / len(shares) if shares else float("nan")
+
+        def scored(found: metrics.CaptionScores | None) -> Score:
+            those, why = (found.values, results.notes(found)) if found is not None else ({}, [])
+            files = {"captions": results.listed(predictions, references, found)}
+            return Score({**those, **values}, notes=(*why, *notes), files=files)
+
+        if not references:
+            return scored(None)
+        judged, best = {id: captions[id] for id in references}, self.settings.best.removeprefix("-")
+        wanted = {*metrics.expanded(self.settings.scores), best} & set(metrics.METRICS)
+        running = metrics.start(judged, references, metrics=tuple(wanted))
+        if best in running.awaited:
+            running.wait()  # the best checkpoint is chosen by it
+        late = Late(running.awaited, lambda: scored(running.wait()), running.stop) if running.awaited else None
+        return replace(scored(running.ready), late=late)
 
     @torch.no_grad()
     def show(self, model: nn.Module, split: str, count: int) -> list[Exhibit]:
@@ -310,10 +331,24 @@ class CaptioningTask:
 
     @torch.no_grad()
     def attention_exhibits(self, model: nn.Module, split: str) -> list[Exhibit]:
-        """Where each word of the first record's caption looked (md-san, fig. 7)."""
+        """Where the words of the first record's caption looked (md-san, fig. 7), and clusters (ACF, fig. 5)."""
         from vlp_captioning.show import attention_exhibits
 
         return attention_exhibits(self, bare_model(model), split)
+
+    @property
+    def predict_hint(self) -> str:
+        """What ``vlp predict`` takes of a user, for a model on these data."""
+        made = getattr(self.data.visuals, "extractor", None)
+        if getattr(self.data.visuals, "pixels", False) or (
+            made is not None and (made.get("attributes") or not self.model_class.reads_attributes)
+        ):
+            return "photo.jpg"
+        words = " with attributes" * self.model_class.reads_attributes
+        return (
+            f"features.npz{words}, made as those it was trained on; photo.jpg needs a model trained on pixels or on the "
+            "output of vlp prepare features"
+        )
 
     def describe(self) -> dict[str, Any]:
         """Data set, licence, citation, model and attention."""
@@ -335,7 +370,8 @@ class CaptioningTask:
             longest, cut = self.settings.text.max_words, texts.cut
         else:
             cut = sum(len(caption) > longest for captions in texts.words for caption in captions)
-        return [f"{cut} training captions were cut to {longest} words"] if cut else []
+        were = "caption was" if cut == 1 else "captions were"
+        return [f"{cut} training {were} cut to {longest} words"] if cut else []
 
 
 def bare_model(model: nn.Module) -> Captioner:

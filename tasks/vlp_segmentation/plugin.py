@@ -24,6 +24,7 @@ class SegmentationPlugin:
     """Semantic segmentation: a label for every pixel."""
 
     name = "segmentation"
+    predict_settings = ("test",)
     summary = "a class for every pixel: street scenes, rooms, faces, your own"
     auto_attns = ("bilateral",)
 

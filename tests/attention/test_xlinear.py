@@ -515,8 +515,8 @@ def test_bad_settings_are_told(options, words):
 
 
 def test_bad_settings_of_a_stack_are_told():
-    with pytest.raises(ValueError, match="layers=0 must be at least 1"):
-        XLinearStack(8, layers=0)
+    with pytest.raises(ValueError, match="layers=-1 must not be negative"):
+        XLinearStack(8, layers=-1)
     with pytest.raises(ValueError, match=r"update_dropout=-1 must be at least 0"):
         XLinearStack(8, update_dropout=-1)
 

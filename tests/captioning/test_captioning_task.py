@@ -16,8 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from vlp_captioning.models import Captioner, Memory
 from vlp_captioning.readers import CaptionData, Item, Visual
 from vlp_captioning.records import images_of
+from vlp_captioning.scheduled_sampling import ScheduledSamplingSettings, guessed
 from vlp_captioning.task import CaptioningTask
 from vlp_captioning.texts import Texts, TextSettings
 from vlplatform import registry
@@ -176,13 +178,13 @@ def test_label_smoothing_and_scheduled_sampling(tmp_path: Path) -> None:
     fit(tmp_path / "a", "transformer", *words, "task.label_smoothing=0.1")
     told = lines(tmp_path / "a")
     assert all(line["loss"] != line["nll"] for line in told)
-    fit(tmp_path / "b", "xlan", *words, "task.scheduled_sampling=0.5")
+    fit(tmp_path / "b", "xlan", *words, "task.scheduled_sampling.share=0.5")
     assert len(lines(tmp_path / "b")) == 2
 
 
 def test_scheduled_sampling_exchanges_words_only() -> None:
     """Begin symbols and padding stay; about the share asked for of the words is what the model would say there."""
-    task = build("transformer", "task.scheduled_sampling=0.5", "model.dropout=0", "model.feature_dropout=0")
+    task = build("transformer", "model.dropout=0", "model.feature_dropout=0")
     model, records = task.build_model().eval(), task.records("train")
     batch = task.collate([records[i] for i in range(12)])
     read, lengths = batch["tokens"][:, :-1], batch["lengths"]
@@ -194,7 +196,7 @@ def test_scheduled_sampling_exchanges_words_only() -> None:
         return 1000 * sharp(hidden)
 
     model.vocabulary_logits = certain  # pyright: ignore[reportAttributeAccessIssue]
-    found = task._guessed(model, memory, read, lengths)
+    found = guessed(model, memory, read, lengths, 0.5)
     best = certain(model.decode(memory, read, lengths)).argmax(-1)
     places = torch.arange(read.shape[1])
     words = (places >= 1) & (places < lengths[:, None])
@@ -203,6 +205,41 @@ def test_scheduled_sampling_exchanges_words_only() -> None:
     assert torch.equal(found[changed], torch.cat((read[:, :1], best[:, :-1]), 1)[changed])
     share = changed.sum() / words.sum()
     assert 0.4 < share < 0.6
+
+
+def test_scheduled_sampling_grows_as_in_xlans_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, after each epoch e > 6 from 0 on, the share becomes 0.05 · ⌊(e − 6) / 5⌋, at most 0.5."""
+    grows = ScheduledSamplingSettings(share=0.5, start=7, every=5)
+    for epoch in range(80):
+        after = epoch - 1
+        want = min(0.5, 0.05 * ((after - 6) // 5)) if after > 6 else 0.0
+        assert grows.at(epoch) == grows.at(epoch + 0.999) == want
+    assert [ScheduledSamplingSettings(share=0.25, start=2).at(e) for e in (1.9, 2.0, 9.0)] == [0.0, 0.25, 0.25]
+    with pytest.raises(ValueError, match="never grows"):
+        ScheduledSamplingSettings(share=0.1, every=1, step=0)
+    shares: list[float] = []
+
+    def note(model: Captioner, memory: Memory, tokens: Tensor, lengths: Tensor, share: float) -> Tensor:
+        shares.append(share)
+        return tokens
+
+    monkeypatch.setattr("vlp_captioning.task.guessed", note)
+    words = ["trainer.steps=8", "trainer.eval_every=0", "trainer.batch_size=20", "data.train=40"]
+    given = ["share=0.1", "start=1", "every=1", "step=0.06"]
+    fit(tmp_path, "transformer", *words, *(f"task.scheduled_sampling.{each}" for each in given))
+    assert shares == [0.06] * 2 + [0.1] * 2  # two updates a pass: from the third on
+
+
+def test_scheduled_sampling_continues(tmp_path: Path) -> None:
+    words = ["trainer.steps=6", "trainer.eval_every=0", "trainer.save_every=3", "trainer.batch_size=20"]
+    given = [f"task.scheduled_sampling.{each}" for each in ("share=0.9", "start=1", "every=1", "step=0.4")]
+    fit(tmp_path / "whole", "transformer", *words, *given)
+    task = build("transformer", *words, *given)
+    interrupt(task, 4)
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "cut", "transformer", *words, *given, task=task)
+    fit(tmp_path / "cut", "transformer", *words, *given, resume="auto")
+    assert (tmp_path / "cut/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
 
 def test_records_of_the_second_stage_hold_one_caption() -> None:
@@ -345,7 +382,7 @@ UNFIT: dict[str, tuple[str, list[str], str]] = {
     "stages": ("transformer", ["task.stages=[self_critical,cross_entropy]"], "in this order"),
     "stage": ("transformer", ["task.stages=[xe]"], "stages"),
     "smoothing": ("transformer", ["task.label_smoothing=1.0"], "label_smoothing=1.0"),
-    "sampling": ("transformer", ["task.scheduled_sampling=-0.1"], "scheduled_sampling=-0.1"),
+    "sampling": ("transformer", ["task.scheduled_sampling.share=-0.1"], "scheduled_sampling: share=-0.1"),
     "captions": ("transformer", ["task.captions_per_image=0"], "captions_per_image=0"),
     "samples": ("transformer", ["task.self_critical.samples=1"], "samples=1"),
     "words": ("transformer", ["task.text.min_count=0"], "min_count=0"),

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tiny_models import TINY
 
 from vlp_captioning.plugin import plugin
 from vlp_captioning.task import CaptioningTask
 from vlplatform.cli.main import main
 from vlplatform.engine import TrainerSettings, train
+from vlplatform.errors import UserError
 from vlplatform.hub import save_model
 from vlplatform.metrics import meteor
 
@@ -82,6 +84,54 @@ def test_missing_scores_are_explained(model, monkeypatch, capsys):
     assert "meteor: not available: there is no Java" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("best", ["cider_d", "words"])
+def test_val_without_captions_is_told_before_the_training(sections, monkeypatch, tmp_path, best):
+    lines = [json.loads(line) for line in (tmp_path / "captions.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["captions"] = [] if line["split"] == "val" else line["captions"]
+    (tmp_path / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    sections["task"] |= {"best": best, "submission": str(tmp_path / "mine")}
+    made = plugin.build(sections)
+
+    def fit(**changes: Any) -> Any:
+        settings = TrainerSettings(steps=2, batch_size=2, **changes)
+        return train(made, settings, tmp_path / "run", resolved={**made.sections}, seed=0)
+
+    if best == "cider_d":
+        with pytest.raises(UserError, match=r"data=jsonl has no captions in its split 'val', against which task\.best"):
+            fit(eval_every=1)
+        assert not (tmp_path / "run").exists()
+        fit(eval_every=0)
+    else:
+        assert set(fit(eval_every=1)["values"]) == {"words"}
+
+
+def test_what_a_training_tells_first(sections, tmp_path, capsys):
+    sections["task"] |= {"text": {"min_count": 5}, "stages": ["cross_entropy", "self_critical"]}
+    sections["task"] |= {"self_critical": {"max_length": 6}}
+    made = plugin.build(sections)
+    train(made, TrainerSettings(steps=2, batch_size=2), tmp_path / "run", resolved={**made.sections}, seed=0)
+    told = capsys.readouterr().out
+    # "a red circle" and "a circle above a blue square", four times each: only a and circle come five times or more.
+    assert "the vocabulary has 2 words, and 44.4% of the training captions' words are <unk>" in told
+    assert "lower it for few captions" in told
+    assert told.count("self-critical training has the learning rate 0.01, no smaller than that of cross-entropy") == 1
+    assert "cross_entropy · loss" in told
+    assert "self_critical · reward" in told
+    slower = TrainerSettings(steps=2, stages={"self_critical": {"learning_rate": 1e-5}})
+    assert len(made.before_training(slower)) == 1
+    sections["task"]["text"] = {"min_count": 1}
+    assert plugin.build(sections).before_training(slower) == []
+
+
+def test_what_vlp_predict_takes_is_told(sections, tmp_path):
+    assert plugin.build(sections).predict_hint.startswith("features.npz, made as those it was trained on; photo.jpg")
+    del sections["data"]["features"]
+    for number in range(10):
+        Image.new("RGB", (16, 16)).save(tmp_path / f"{number}.png")
+    assert plugin.build(sections).predict_hint == "photo.jpg"
+
+
 def test_submission(model, tmp_path, capsys):
     (tmp_path / "results").mkdir()
     prefix = f"task.submission={tmp_path / 'results/mine'}"
@@ -128,3 +178,36 @@ def test_a_run_tells_what_its_scores_depend_on(sections, tmp_path):
     assert note.startswith("signature: tokenizer: ")
     assert json.loads((tmp_path / "run/metrics.json").read_text())["notes"] == [note]
     assert "references of these 3 images" in (tmp_path / "run/report.html").read_text()
+
+
+class Slow:
+    """In place of METEOR's program; its scores are 0.5."""
+
+    waited = 0
+
+    def __init__(self, captions: list[str], references: list[list[str]], *, seconds: float) -> None:
+        self.images = len(captions)
+
+    def wait(self) -> tuple[float, Any]:
+        Slow.waited += 1
+        return 0.5, np.full(self.images, 0.5)
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("best", ["cider_d", "meteor"])
+def test_java_runs_beside_the_training(sections, monkeypatch, tmp_path, best):
+    monkeypatch.setattr("vlplatform.metrics.captions._JAVA", {"meteor": (lambda: None, Slow)})
+    sections["task"] |= {"scores": ["cider_d", "meteor"], "best": best}
+    made = plugin.build(sections)
+    settings = TrainerSettings(steps=2, warmup=0, batch_size=2, eval_every=1)
+    metrics = train(made, settings, tmp_path / "run", resolved={**made.sections}, seed=0)
+    assert metrics["values"]["meteor"] == 0.5
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    late = [line["values"] for line in lines if line["kind"] == "late"]
+    assert late == ([{"meteor": 0.5}] * 2 if best == "cider_d" else [])  # what chooses the best model is waited for
+    assert evaluate(tmp_path / "run", "--out", str(tmp_path / "scores.json")) == 0
+    assert json.loads((tmp_path / "scores.json").read_text())["values"]["meteor"] == 0.5
+    told = json.loads((tmp_path / "scores.captions.json").read_text())
+    assert [each["scores"]["meteor"] for each in told] == [0.5] * 3

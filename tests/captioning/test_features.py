@@ -80,7 +80,7 @@ def test_several_tsv_files(tmp_path):
     (folder / "train.tsv.1").write_bytes(line(2, boxes, second) + line(3, boxes, second))
     found = open_features(folder)
     assert (
-        found.found == "bottom-up TSV, 3 pictures, 5 values a region, 1 lines of pictures that came before left aside"
+        found.found == "bottom-up TSV, 3 pictures, 5 values a region, lines of pictures that came before left aside: 1"
     )
     assert np.array_equal(_features(found, "2").numpy(), first)
     assert np.array_equal(_features(found, "3").numpy(), second)
@@ -275,7 +275,7 @@ def test_shards(tmp_path):
 
 
 def test_what_is_no_feature_file(tmp_path):
-    with refused(r"nowhere do not exist: give the output of vlp prepare features, a bottom-up TSV"):
+    with refused(r"nowhere do not exist: give the output of vlp prepare features, a bottom-up or LXMERT TSV"):
         open_features(tmp_path / "nowhere")
     with refused(r"it holds no features"):
         open_features(tmp_path)
@@ -315,7 +315,7 @@ def test_a_reader_finds_what_the_features_are_called_by(tmp_path):
     assert [float(data.visual(item).features[0, 0]) for item in data.items("train")] == [100, 101, 102]  # pyright: ignore
     next((tmp_path / "feats").glob("*101.npy")).unlink()
     with refused(
-        r"1 of the 3 items of 'train' have no features in .*feats \(the first is images/COCO_val2014_000000000101"
+        r"1 of the 3 items of 'train' has no features in .*feats \(the first is images/COCO_val2014_000000000101"
     ):
         open_data("coco", values)
     for path in (tmp_path / "feats").iterdir():

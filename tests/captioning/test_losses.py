@@ -1,73 +1,25 @@
-"""Losses against the authors' numbers and their definitions, gradients included."""
+"""Policy gradient and self-critical training against the authors' numbers and the definitions, gradients included."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from reference import cider as slow_cider
 from safetensors.torch import load_file
 from tiny_models import VOCABULARY, images, make
 from torch import Tensor
 
-from vlp_captioning.loss import advantages, policy_gradient, real_words, smoothed_cross_entropy
+from vlp_captioning.loss import advantages, policy_gradient
 from vlp_captioning.models import Captioner
 from vlp_captioning.self_critical import SelfCritical, SelfCriticalSettings
 from vlplatform.errors import UserError
+from vlplatform.losses import real_words
 from vlplatform.settings import parse
 
 EOS = VOCABULARY.eos
-
-
-# Cross-entropy.
-
-
-@pytest.mark.shared
-def test_losses_of_the_xlinear_code(shared: Path) -> None:
-    case = load_file(shared / "reference/golden/xlinear_losses.safetensors")
-    real = case["targets"] >= 0
-    logits, targets = case["logits"][real], case["targets"][real]
-    loss, nll = smoothed_cross_entropy(logits, targets)
-    assert (loss / real.sum()).item() == pytest.approx(case["cross_entropy"].item(), abs=1e-9)
-    assert nll == loss
-    smoothed, nll = smoothed_cross_entropy(logits, targets, 0.1)
-    others = logits.shape[1] - 1
-    entropy = -0.9 * math.log(0.9) - 0.1 * math.log(0.1 / others)  # theirs is a divergence
-    assert (smoothed / real.sum()).item() - entropy == pytest.approx(case["label_smoothing_0.1"].item(), abs=1e-9)
-    assert (nll / real.sum()).item() == pytest.approx(case["cross_entropy"].item(), abs=1e-9)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("case", ["fairseq_transformer", "fairseq_transformer_prenorm", "fairseq_dynamicconv"])
-def test_loss_of_fairseq(shared: Path, case: str) -> None:
-    tensors = load_file(shared / f"reference/golden/{case}.safetensors")
-    real = tensors["target"] != 1
-    loss, nll = smoothed_cross_entropy(tensors["logits"][real], tensors["target"][real], 0.1)
-    assert loss.item() == pytest.approx(tensors["loss_ls_0.1_sum"].item(), abs=1e-8)
-    assert nll.item() == pytest.approx(tensors["nll_sum"].item(), abs=1e-8)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
-def test_smoothing_by_its_definition(smoothing: float) -> None:
-    torch.manual_seed(0)
-    logits, targets = torch.randn(5, 7, dtype=torch.double, requires_grad=True), torch.randint(7, (5,))
-    wanted = torch.full((5, 7), smoothing / 6, dtype=torch.double)
-    wanted[torch.arange(5), targets] = 1 - smoothing
-    expected = -(wanted * logits.log_softmax(-1)).sum()
-    loss, nll = smoothed_cross_entropy(logits, targets, smoothing)
-    torch.testing.assert_close(loss, expected)
-    assert not nll.requires_grad
-    torch.testing.assert_close(*torch.autograd.grad(loss, logits), *torch.autograd.grad(expected, logits))
-    assert torch.autograd.gradcheck(lambda x: smoothed_cross_entropy(x, targets, smoothing)[0], logits)
-
-
-def test_no_words_no_loss() -> None:
-    loss, nll = smoothed_cross_entropy(torch.zeros(0, 7, requires_grad=True), torch.zeros(0, dtype=torch.long), 0.1)
-    assert loss.item() == nll.item() == 0
 
 
 # Policy gradient.
@@ -99,10 +51,6 @@ def test_advantages() -> None:
     assert advantages(rewards, 3).tolist() == [-2, -1, 3, -1, -1, 2]
     assert advantages(rewards, 3, torch.tensor([1.0, 2.0])).tolist() == [0, 1, 5, -2, -2, 1]
     assert advantages(rewards, 1, rewards).abs().sum() == 0
-
-
-def test_real_words() -> None:
-    assert real_words(torch.tensor([0, 2, 3]), 3).tolist() == [[False] * 3, [True, True, False], [True] * 3]
 
 
 # Self-critical training.
@@ -278,13 +226,3 @@ def test_updates_raise_the_reward() -> None:
 def test_faulty_settings_are_told(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         loss_of(settings)
-
-
-def test_cross_entropy_of_the_task_reads_no_padding() -> None:
-    torch.manual_seed(0)
-    logits, targets = torch.randn(2, 4, 6), torch.tensor([[3, 2, 0, 0], [5, 4, 3, 2]])
-    real = real_words(torch.tensor([2, 4]), 4)
-    loss, _ = smoothed_cross_entropy(logits[real], targets[real])
-    expected = F.cross_entropy(logits[0, :2], targets[0, :2], reduction="sum")
-    expected += F.cross_entropy(logits[1], targets[1], reduction="sum")
-    torch.testing.assert_close(loss, expected)

@@ -210,11 +210,12 @@ def test_a_vocabulary_of_ones_own(weights: dict[str, Tensor], tmp_path: Path) ->
 )
 def test_weights_of_something_else_are_refused(change: Any, words: str, tmp_path: Path) -> None:
     from vlp_captioning.convert import M2ConvertSettings, m2
+    from vlplatform.hub.importer import Checkpoint
 
     other = official()
     change(other)
     with pytest.raises(UserError, match=words):
-        m2(other, M2ConvertSettings(heads=HEADS))
+        m2(Checkpoint(other), M2ConvertSettings(heads=HEADS))
 
 
 def test_heads_must_split_the_width(weights: dict[str, Tensor], capsys: Any, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_karpathy(tmp_path):
     seen = data.visual(item)
     assert seen.pixels is not None
     assert (tuple(seen.pixels.shape), seen.size) == ((3, 9, 12), (12, 9))
-    assert "1 pictures marked restval count as training" in data.notes
+    assert "pictures marked restval count as training: 1" in data.notes
     assert "ECCV 2014" in data.citation
     assert pickle.loads(pickle.dumps(data)).visual(item).size == (12, 9)
     assert data.check("test") == []
@@ -124,12 +124,12 @@ def test_missing_pictures_stop_or_are_dropped(tmp_path):
     karpathy_file(tmp_path)
     (tmp_path / "images/val2014/b.jpg").unlink()
     with refused(
-        r"1 of the 2 items of 'train' have no picture in .*images \(the first is val2014/b.jpg\): .*missing=drop"
+        r"1 of the 2 items of 'train' has no picture in .*images \(the first is val2014/b.jpg\): .*missing=drop"
     ):
         open_data("karpathy", {"root": str(tmp_path)})
     data = open_data("karpathy", {"root": str(tmp_path), "missing": "drop"})
     assert [item.id for item in data.items("train")] == ["11"]
-    assert any("1 of the 2 items of 'train' have no picture" in note and "dropped" in note for note in data.notes)
+    assert any("1 of the 2 items of 'train' has no picture" in note and "dropped" in note for note in data.notes)
     with refused(r"2 of the 2 items of 'train' have no picture in .*nowhere .*name the right folder"):
         open_data("karpathy", {"root": str(tmp_path), "missing": "drop", "images": "nowhere"})
 
@@ -181,7 +181,7 @@ def test_coco(tmp_path):
     data = open_data("coco", {"root": str(tmp_path), "val_images": "other"})
     assert captions_of(data) == {"train": {"7": ("A cat.",), "8": ("A dog.", "Two dogs.")}, "val": {"9": ()}}
     assert data.items("val")[0].source == "other/c.jpg"
-    assert "1 of the 1 items of 'val' have no captions" in data.notes
+    assert "the only item of 'val' has no captions" in data.notes
     assert data.check("train") == data.check("val") == []
     assert open_data("coco", {"root": str(tmp_path), "val": None}).splits == ("train",)
 
@@ -342,7 +342,7 @@ def test_vatex(tmp_path):
     with refused("has no pictures: name the file or folder of its features with data.features=PATH"):
         open_data("vatex", {"root": str(tmp_path), "features": None})
     (tmp_path / "features/val/v3_000_010.npy").unlink()
-    with refused(r"1 of the 1 items of 'val' have no features in .*features"):
+    with refused(r"the only item of 'val' has no features in .*features"):
         open_data("vatex", {"root": str(tmp_path)})
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from vlplatform.engine import Interrupted, TrainerSettings, train
 from vlplatform.errors import UserError
 from vlplatform.settings import as_dict
-from vlplatform.task import Exhibit, Loss, Score
+from vlplatform.task import Exhibit, Late, Loss, Score
 
 FEATURES = 6
 
@@ -75,11 +76,12 @@ class ToyTask:
         scores: Sequence[float] | None = None,
         pause: float = 0.0,
         val: int | None = 7,
+        late: bool = False,
     ) -> None:
         self.kind, self.size, self.ballast, self.stages = kind, size, ballast, stages
         self.sections: dict[str, dict[str, Any]] = {}
         self.poison, self.bad, self.scores, self.pause = poison, bad, list(scores or ()), pause
-        self.val = val
+        self.val, self.late, self.waited, self.stopped = val, late, 0, 0
         self.stage, self.seen, self.on_loss = stages[0], [], lambda: None
 
     def enter(self, stage: str) -> None:
@@ -119,7 +121,18 @@ class ToyTask:
     def score(self, predictions: Sequence[Mapping[str, Any]]) -> Score:
         errors = [p["error"] for p in predictions]
         error = self.scores.pop(0) if self.scores else sum(errors) / len(errors)
-        return Score({"error": error, "count": len(errors)}, {"error": {"all": error}})
+        score = Score({"error": error, "count": len(errors)}, {"error": {"all": error}})
+        if not self.late:
+            return score
+
+        def wait() -> Score:
+            self.waited += 1
+            return replace(score, values={**score.values, "slow": max(errors)}, notes=("it was slow",))
+
+        def stop() -> None:
+            self.stopped += 1
+
+        return replace(score, late=Late(("slow",), wait, stop))
 
     def show(self, model: nn.Module, split: str, count: int) -> list[Exhibit]:
         return []

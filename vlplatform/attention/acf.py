@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlplatform.attention.mechanism import Mechanism
-from vlplatform.attention.score_term import Block, Call, Operand, ScoreTerm, Sizes, forbidden
+from vlplatform.attention.score_term import Block, Call, Depth, Operand, ScoreTerm, Sizes, forbidden
 from vlplatform.errors import UserError
 from vlplatform.geometry import Geometry
 
@@ -67,15 +67,23 @@ class _Clusters(ScoreTerm):
             raise ValueError(f"rate={rate} has no meaning with window={window}: a fixed window is not sampled")
         self.scores, self.grows, self.rate, self.window = scores, grows, rate, window
 
+    def forward(self, clusters: Tensor, depth: Depth) -> Tensor:
+        """C̃ = (1 − C) C̃_below + C (eq. 6) of C (B or 1, N, M), kept for the layer above; C itself without growth.
+
+        Every call of the attention comes through here, hence a forward hook sees what each layer clustered.
+        """
+        if not self.grows:
+            return clusters
+        kept, layer = depth.shared, depth.layer
+        below = next((i for i in range(layer - 1, -1, -1) if (self.name, i) in kept), None)
+        if below is not None:
+            clusters = kept[self.name, below] + clusters * (1 - kept[self.name, below])
+        kept[self.name, layer] = clusters  # by layer: a layer that is computed again must find the same
+        return clusters
+
     def _grown(self, clusters: Tensor, call: Call) -> Mapping[str, Operand]:
-        """C̃ = (1 − C) C̃_below + C (eq. 6), from (B or 1, N, M), for the blocks and for the layer above."""
-        if self.grows:
-            kept, layer = call.depth.shared, call.depth.layer
-            below = next((i for i in range(layer - 1, -1, -1) if (self.name, i) in kept), None)
-            if below is not None:
-                clusters = kept[self.name, below] + clusters * (1 - kept[self.name, below])
-            kept[self.name, layer] = clusters  # by layer: a layer that is computed again must find the same
-        return {"clusters": Operand(clusters[:, None].to(call.query.dtype), rows=2)}
+        """What the blocks read: :meth:`forward` of C (B or 1, N, M), one for all heads."""
+        return {"clusters": Operand(self(clusters, call.depth)[:, None].to(call.query.dtype), rows=2)}
 
     def modulate(self, logits: Tensor, block: Block) -> Tensor:
         """With ``scores=logits``: logits ∘ C."""

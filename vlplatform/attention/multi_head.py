@@ -146,18 +146,46 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **rest: Any
     ) -> Tensor:
         """The probabilities (B, h, N, M) of a call with these arguments, by the plain path; rows without keys are 0."""
+        call, (q, k, v), operands = self._looked(query, key, value, rest)
+        kept: list[Tensor] = []
+        self._block(call, 0, (q, k, v, call.allowed), operands, 0.0, kept=kept)
+        return kept[0]
+
+    def attention_parts(
+        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **rest: Any
+    ) -> dict[str, Tensor]:
+        """What each summand of the logits alone would attend to: name → probabilities (B or 1, h or 1, N, M).
+
+        ``content`` is the product of queries and keys; each term that adds to the logits has its own name. Rows without
+        keys are 0.
+        """
+        call, (q, k, _), operands = self._looked(query, key, value, rest)
+        summands, allowed = {"content": (q * self.scale) @ k.transpose(-2, -1)}, call.allowed
+        for term, own in zip(self._terms(), operands):
+            block = _block_of(call, 0, q.shape[2], call.allowed, own)
+            if term.acts("bias"):
+                summands[term.name] = term.bias(block)
+            if term.acts("visible"):
+                allowed = masks.both(allowed, term.visible(block))
+        parts: dict[str, Tensor] = {}
+        for name, logits in summands.items():
+            seen = logits if allowed is None else logits.masked_fill(~allowed, forbidden(logits.dtype))
+            parts[name] = masks.alive(seen.softmax(-1), allowed)
+        return parts
+
+    def _looked(
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, rest: dict[str, Any]
+    ) -> tuple[Call, tuple[Tensor, Tensor, Tensor], list[dict[str, Tensor]]]:
+        """A call made ready to be looked at, which changes neither its cache nor its depth."""
         given = {"value": value, "geometry": None, "mask": None, "causal": False, "cache": None}
         given |= {"query_mask": None, "depth": None} | rest
-        if given["cache"] is not None:  # looking changes nothing
+        if given["cache"] is not None:
             given["cache"] = given["cache"].copy()
         if given["depth"] is not None:
             given["depth"] = given["depth"].copy()
-        call, (q, k, v) = self._prepare(query, key, **given)
-        operands = self._operands(call, (q, k, v))
-        whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
-        kept: list[Tensor] = []
-        self._block(call, 0, (q, k, v, call.allowed), whole, 0.0, kept=kept)
-        return kept[0]
+        call, projected = self._prepare(query, key, **given)
+        operands = self._operands(call, projected)
+        return call, projected, [{name: operand.tensor for name, operand in own.items()} for own in operands]
 
     def macs(self, queries: int, keys: int | None = None) -> int:
         """Multiply–adds for one item with N queries and M keys (as many as queries unless given)."""

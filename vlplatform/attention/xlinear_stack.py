@@ -28,7 +28,7 @@ class XLinearStack(nn.Module):
 
     Args:
         dim: Model width D.
-        layers: Number of blocks.
+        layers: Number of blocks; without any the tokens stay as they are (table 3, rows 1 and 2).
         heads: As in :class:`XLinear`, like the next five.
         mid: See there.
         activation: See there.
@@ -63,8 +63,8 @@ class XLinearStack(nn.Module):
         norm: bool = True,
     ) -> None:
         super().__init__()
-        if layers < 1:
-            raise ValueError(f"layers={layers} must be at least 1")
+        if layers < 0:
+            raise ValueError(f"layers={layers} must not be negative")
         check_rates(block_dropout=block_dropout, update_dropout=update_dropout)
         self.block_dropout = block_dropout
 

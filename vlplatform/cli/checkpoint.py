@@ -2,24 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from vlplatform import hub
+from vlplatform import hub, registry, settings
 from vlplatform.cli import compose
 from vlplatform.errors import UserError
 
 SOURCE_HELP = "a run's folder, a model folder, or a hub id (org/name, org/name@revision)"
+WITH_HELP = "further checkpoints of the same task: all answer together, by the mean of their probabilities"
 
 
-def load(source: str, device: str) -> tuple[nn.Module, dict[str, Any]]:
-    """The model in evaluation mode on the device, and its config (``task``, ``model``, ``sections``)."""
-    model = hub.load(source, device=pick_device(device))
+def load(source: str, device: str, others: Sequence[str] = ()) -> tuple[nn.Module, dict[str, Any]]:
+    """The model in evaluation mode on the device, and its config (``task``, ``model``, ``sections``).
+
+    With ``others`` an ensemble of all, with the config of the first.
+
+    Raises:
+        UserError: A checkpoint that cannot be loaded, or several that cannot answer together.
+    """
+    place = pick_device(device)
+    model = hub.load(source, device=place)
     config: dict[str, Any] = getattr(model, "loaded_config")  # noqa: B009 - set by hub.load on any module
-    return model, config
+    if not others:
+        return model, config
+    plugin = registry.task(config["task"])
+    together: Callable[[Sequence[nn.Module]], nn.Module] | None = getattr(plugin, "ensemble", None)
+    if together is None:
+        raise UserError(f"task={config['task']} knows no ensembles: leave out --with, one checkpoint at a time.")
+    models = [model]
+    for other in others:
+        models.append(hub.load(other, device=place))
+        if (task := getattr(models[-1], "loaded_config")["task"]) != config["task"]:  # noqa: B009
+            raise UserError(f"--with {other} is a model for {task}, {source} one for {config['task']}: take one task.")
+    ensemble = together(models).eval()
+    cast(Any, ensemble).loaded_config = config
+    return ensemble, config
+
+
+def sorted_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words that are none, and those that are settings (KEY=VALUE)."""
+    told = [bool(re.match(r"[+~]?[A-Za-z_][\w.]*=", word)) and not os.path.exists(word) for word in words]
+    return [w for w, is_it in zip(words, told) if not is_it], [w for w, is_it in zip(words, told) if is_it]
+
+
+def set_for_prediction(config: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Put ``task.key=…`` of the command line into the config of a model that is to predict files.
+
+    Raises:
+        UserError: A setting that has no part in predicting, an unknown one, or a wrong value.
+    """
+    if not overrides:
+        return
+    plugin = registry.task(config["task"])
+    parts: Sequence[str] = getattr(plugin, "predict_settings", ())
+    for override in overrides:
+        if not any(override.startswith(f"task.{part}.") for part in parts):
+            known = " and ".join(f"task.{part}.KEY=VALUE" for part in parts) or "none at all"
+            raise UserError(f"'{override}' has no part in predicting: of {config['task']} {known} can be set.")
+    given = config["sections"].get("task") or {"name": config["task"]}
+    composed = compose.compose(overrides, recipe=False, given={"task": given})["task"]
+    find: Callable[[str, str], type[Any] | None] = getattr(plugin, "settings_class", lambda *_: None)
+    if described := find("task", config["task"]):
+        settings.parse(described, composed, "task")
+    config["sections"] = {**config["sections"], "task": composed}
 
 
 def pick_device(name: str) -> str:

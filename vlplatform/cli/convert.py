@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vlplatform import hub, registry, settings
 from vlplatform.errors import UserError, nearest
-from vlplatform.hub.importer import Importer, read_weights
+from vlplatform.hub.importer import Importer, read_checkpoint
 
 HELP = """Turn a checkpoint of the authors' own code into a model that vlplatform.load, vlp predict and vlp eval take.
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"'{args.source}' is no source of checkpoints: {nearest(args.source, found)}.")
     task, importer = found[args.source]
     chosen = settings.parse(importer.Settings, settings.of_words(args.values), args.source)
-    model = importer.convert(read_weights(args.file), chosen)
+    model = importer.convert(read_checkpoint(args.file), chosen)
     card = {"initial_weights": f"converted from {args.file.name}: {importer.summary}"}
     folder = hub.save_model(model, args.out, task=task, card=card)
     count = sum(p.numel() for p in model.parameters())

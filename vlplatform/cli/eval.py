@@ -16,13 +16,21 @@ HELP = "Score a checkpoint on a data set (by default the one it was trained on, 
 EPILOG = """examples:
   vlp eval runs/NAME
   vlp eval runs/NAME data=camvid data.root=CamVid --split test
-  vlp eval org/name@v1 data=folder data.root=mine task.test.scales=[0.75,1,1.25] task.test.flip=true"""
+  vlp eval org/name@v1 data=folder data.root=mine task.test.scales=[0.75,1,1.25] task.test.flip=true
+captions:
+  vlp eval runs/NAME 'task.scores=[bleu,meteor,rouge_l,cider_d,spice]' --out scores.json
+  vlp eval runs/NAME task.decode.beam=5 task.decode.length_penalty=1 task.decode.no_repeat=3
+  vlp eval runs/NAME task.decode.beam=6 task.decode.groups=3        (diverse beams)
+  vlp eval runs/NAME task.decode.samples=5 task.decode.top_p=0.9    (the likeliest of five drawn from the nucleus)
+  vlp eval runs/ONE --with runs/TWO runs/THREE                      (an ensemble, by the mean of probabilities)
+  vlp eval runs/NAME task.submission=results/mine --split test      (a result file for the COCO server)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Source, overrides of data and testing, split, and output."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=checkpoint.SOURCE_HELP)
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="data=…, data.KEY=…, task.KEY=…")
+    parser.add_argument("--with", dest="others", nargs="+", default=[], metavar="CHECKPOINT", help=checkpoint.WITH_HELP)
     parser.add_argument("--split", default="val", help="train, val (default) or test")
     at_a_time, readers = whole_number("--batch-size", 1), whole_number("--workers", 0)
     parser.add_argument("--batch-size", type=at_a_time, default=4, metavar="N", help="records at a time (default 4)")
@@ -45,11 +53,14 @@ def run(args: argparse.Namespace) -> int:
     from vlplatform.engine.trackers import plain
 
     out = writable(args.out) if args.out else None
-    model, config = checkpoint.load(args.checkpoint, args.device)
-    task = registry.task(config["task"]).build(checkpoint.sections_with(config, args.overrides))
+    others, overrides = checkpoint.sorted_out(args.others)  # settings may stand behind the checkpoints, too
+    overrides = [*args.overrides, *overrides]
+    model, config = checkpoint.load(args.checkpoint, args.device, others)
+    task = registry.task(config["task"]).build(checkpoint.sections_with(config, overrides))
     score = evaluate(task, model, args.split, batch_size=args.batch_size, workers=args.workers)
     result = {
         "checkpoint": args.checkpoint,
+        **({"with": others} if others else {}),
         "split": args.split,
         "data": task.describe(),
         "values": score.values,
@@ -65,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(plain(result)))
     else:
-        table.print_scores(score.values, score.per_class, score.notes)
+        whose = f"{' with '.join([args.checkpoint, *others])} on {args.split}"
+        table.print_scores(score.values, score.per_class, score.notes, whose)
         for path in written:
             print(path)
     return 0

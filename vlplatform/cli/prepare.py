@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vlplatform import settings as typed
@@ -19,9 +18,10 @@ from vlplatform.cli.checkpoint import pick_device
 from vlplatform.data.shards import ShardWriter
 from vlplatform.errors import UserError
 from vlplatform.vision import pictures
-from vlplatform.vision.extract import FeatureSettings, extractor, fitted
+from vlplatform.vision.extract import Extract, FeatureSettings, Picture, extractor, fitted
 
-HELP = """Compute the features of pictures once, into a folder of memory-mapped shards, for data.features=OUT.
+HELP = """Compute the features of pictures (and find words in them) once, into a folder of memory-mapped shards, for
+data.features=OUT.
 
 A run that was stopped goes on where it was when the same command is given again."""
 
@@ -36,7 +36,12 @@ examples:
   vlp prepare features photos out backbone=resnet50
   vlp prepare features photos out backbone=resnet18 stride=16 weights=resnet18.safetensors grid=7
   vlp prepare features list.txt out detector=fasterrcnn_resnet50_fpn_v2 regions=50 device=cuda:0 on_error=skip
-  vlp train task=captioning data=karpathy data.root=flickr8k data.features=out"""
+  vlp train task=captioning data=karpathy data.root=flickr8k data.features=out
+
+attribute words beside the features, for model=eta:
+  vlp train task=attributes data=karpathy data.root=flickr8k name=words
+  vlp prepare features flickr8k/images out backbone=resnet50 attributes=runs/words
+  vlp train task=captioning model=eta data=karpathy data.root=flickr8k data.features=out"""
     return "\n".join(lines) + "\n" + examples
 
 
@@ -66,12 +71,12 @@ def run(args: argparse.Namespace) -> int:
     files = _files(args.images)
     if settings.weights is not None and not Path(settings.weights).expanduser().is_file():
         raise UserError(f"prepare.weights={settings.weights} is not a file: give a file of weights.")
-    device = torch.device(pick_device(settings.device))
+    extract = extractor(settings, torch.device(pick_device(settings.device)))  # before anything is written
     with ShardWriter(
         args.out, settings.identity(), about=settings.places(), records=settings.shard, dtype=settings.dtype
     ) as writer:
         todo = {key: path for key, path in files.items() if key not in writer.done}
-        skipped = _compute(todo, len(files), writer, settings, device) if todo else {}
+        skipped = _compute(todo, len(files), writer, settings, extract) if todo else {}
         if not writer.done and len(skipped) == len(todo):
             raise UserError(
                 f"none of the {len(files)} pictures of {args.images} can be read: {next(iter(skipped.values()))}"
@@ -89,25 +94,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compute(
-    todo: dict[str, Path], total: int, writer: ShardWriter, settings: FeatureSettings, device: torch.device
+    todo: dict[str, Path], total: int, writer: ShardWriter, settings: FeatureSettings, extract: Extract
 ) -> dict[str, str]:
     """Compute the records of ``todo``; the skipped pictures and why."""
     from vlplatform.engine.progress import Display
 
-    extract = extractor(settings, device)
     done, skipped = total - len(todo), dict[str, str]()
     with Display() as display:
         display.start(total, done)
         for batch in _batches(todo, settings):
-            good = [(key, image, size) for key, image, size in batch if isinstance(image, Tensor)]
-            for key, fault, _ in batch:
+            good = [(key, picture) for key, picture in batch if isinstance(picture, Picture)]
+            for key, fault in batch:
                 if isinstance(fault, str):
                     if settings.on_error == "stop":
                         raise UserError(fault)
                     skipped[key] = fault
             if good:
-                records = extract([image for _, image, _ in good], [size for _, _, size in good])
-                for (key, _, _), record in zip(good, records):
+                for (key, _), record in zip(good, extract([picture for _, picture in good])):
                     writer.add(key, record)
             done += len(batch)
             display.update(done, f"{len(skipped)} skipped" if skipped else "pictures")
@@ -115,7 +118,7 @@ def _compute(
 
 
 class _Images(Dataset[Any]):
-    """Decoded pictures as the network takes them, with their own sizes; or in place of a picture what is wrong."""
+    """Decoded pictures as the network takes them; or in place of a picture what is wrong."""
 
     def __init__(self, files: dict[str, Path], settings: FeatureSettings, remedy: str) -> None:
         self.files, self.settings, self.remedy = list(files.items()), settings, remedy
@@ -123,13 +126,12 @@ class _Images(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, index: int) -> tuple[str, Tensor | str, tuple[int, int]]:
+    def __getitem__(self, index: int) -> tuple[str, Picture | str]:
         key, path = self.files[index]
         try:
-            image = pictures.read_image(path, self.remedy)
+            return key, fitted(pictures.read_image(path, self.remedy), self.settings)
         except UserError as error:
-            return key, str(error), (0, 0)
-        return key, fitted(image, self.settings), (image.shape[2], image.shape[1])
+            return key, str(error)
 
 
 def _batches(todo: dict[str, Path], settings: FeatureSettings) -> Iterator[list[Any]]:

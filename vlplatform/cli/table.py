@@ -12,10 +12,16 @@ def print_scores(
     values: Mapping[str, float | None],
     per_class: Mapping[str, Mapping[str, float | None]],
     notes: Sequence[str] = (),
+    whose: str = "",
 ) -> None:
-    """Print the scores and the notes on them, then one table with a row per class and a column per per-class score."""
+    """Print the scores and the notes on them, then one table with a row per class and a column per per-class score.
+
+    ``whose`` says what was scored.
+    """
     console = Console()
-    scores = Table(title="scores", title_justify="left")
+    if whose:  # a line of its own: a title would be broken to the width of the numbers
+        console.print(f"scores of {whose}", markup=False, highlight=False, soft_wrap=True)
+    scores = Table(title=None if whose else "scores", title_justify="left")
     scores.add_column("score")
     scores.add_column("value", justify="right")
     for name, value in values.items():

@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
     sections = {group: resolved[group] for group in compose.GROUPS}
 
     from vlplatform.engine import Interrupted, TrainerSettings, train  # after the checks: it loads accelerate
+    from vlplatform.engine.report.text import scored
 
     trainer = settings.parse(TrainerSettings, sections["trainer"], "trainer")
     task = registry.task(section_name(sections, "task")).build(sections)
@@ -55,9 +56,10 @@ def run(args: argparse.Namespace) -> int:
             print(stop)
         return stop.exit_code
     if os.environ.get("RANK", "0") == "0":
-        table.print_scores(metrics.get("values", {}), metrics.get("per_class", {}), metrics.get("notes", ()))
+        found = metrics.get("values", {}), metrics.get("per_class", {}), metrics.get("notes", ())
+        table.print_scores(*found, whose=scored(metrics))
         print(f"report: {folder / 'report.html'}")
-        print(f"model:  {folder / 'best'}   (vlp predict {folder} INPUT…)")
+        print(f"model:  {folder / 'best'}   (vlp predict {folder} {getattr(task, 'predict_hint', 'INPUT…')})")
     return 0
 
 

@@ -9,6 +9,7 @@ from accelerate.utils import send_to_device
 from torch import nn
 
 from vlplatform.data.loader import evaluation_batches
+from vlplatform.engine.late import LateScores
 from vlplatform.engine.processes import gather, on_main, this_device
 from vlplatform.engine.settings import Precision
 from vlplatform.errors import UserError
@@ -18,7 +19,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def evaluate(
-    task: Task, model: nn.Module, split: str, *, batch_size: int, workers: int, precision: Precision = "fp32"
+    task: Task,
+    model: nn.Module,
+    split: str,
+    *,
+    batch_size: int,
+    workers: int,
+    precision: Precision = "fp32",
+    beside: tuple[LateScores, str, int] | None = None,
 ) -> Score:
     """The scores of ``model`` on a split, the same for any number of processes, which may get uneven shares.
 
@@ -31,6 +39,7 @@ def evaluate(
         batch_size: Records per batch of one process.
         workers: Loader processes per process.
         precision: Arithmetic of the forward pass.
+        beside: Where to keep scores that take long, with kind and update of this evaluation; None: they are waited for.
 
     Raises:
         UserError: The split is empty or has a bad record.
@@ -53,4 +62,12 @@ def evaluate(
     model.train(training)
     everything = sorted((pair for part in gather(predictions) for pair in part), key=lambda pair: pair[0])
     once = {prediction["id"]: prediction for _, prediction in everything}
-    return on_main(lambda: task.score(list(once.values())))
+
+    def score() -> Score:
+        if beside is not None:
+            late, kind, step = beside
+            return late.take(task, kind, step, list(once.values()))
+        found = task.score(list(once.values()))
+        return found if found.late is None else found.late.scores()
+
+    return on_main(score)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from vlplatform.engine.evaluation import evaluate
 from vlplatform.engine.files import json_bytes, space_needed, write_whole
 from vlplatform.engine.interrupt import Interrupted, SignalWatch
 from vlplatform.engine.journal import Journal
+from vlplatform.engine.late import LateScores
 from vlplatform.engine.launch import start_missing_processes
 from vlplatform.engine.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
 from vlplatform.engine.place import Place
@@ -104,10 +105,12 @@ def train(
             display.say(note)
         if opening.finished is not None:
             return opening.finished
-        journal = Journal(display, accelerator.device)
+        journal = Journal(display, accelerator.device, shown=getattr(task, "shown", ()))
+        late = LateScores()
         try:
-            return _Training(task, trainer, folder, resolved, seed, opening, accelerator, signals, journal).run()
+            return _Training(task, trainer, folder, resolved, seed, opening, accelerator, signals, journal, late).run()
         finally:
+            late.stop()
             journal.close()
 
 
@@ -125,9 +128,11 @@ class _Training:
         accelerator: Accelerator,
         signals: SignalWatch,
         journal: Journal,
+        late: LateScores,
     ) -> None:
         self.task, self.settings, self.folder, self.resolved, self.seed = task, settings, folder, resolved, seed
         self.accelerator, self.signals, self.journal, self.say = accelerator, signals, journal, journal.display.say
+        self.late = late
         all_or_none(self._check)
         stored = all_or_none(lambda: load_checkpoint(opening.checkpoint) if opening.checkpoint else None)
         self.stored = stored
@@ -156,6 +161,8 @@ class _Training:
         if self.judged:
             self._require("val", "trainer.eval_every and trainer.average (0 switches each off)")
         check_trackers(self.settings.trackers)
+        prepare: Callable[[TrainerSettings], Sequence[str]] = getattr(self.task, "before_training", lambda _: ())
+        self.notices = prepare(self.settings)
 
     def _require(self, split: str, use: str) -> None:
         try:
@@ -209,11 +216,15 @@ class _Training:
         batches, size = self._stream(s)
         self._restore(optimizer)
         self.model.train()
+        named = stage if len(self.task.stages) > 1 else ""
+        reached: Callable[[float], None] | None = getattr(self.task, "reached", None)
         while place.stage_step < s.steps and not (s.early_stop and place.waits >= s.early_stop):
             factor = schedule.factor(s, place.stage_step)
             for group, base in zip(optimizer.param_groups, bases):
                 group["lr"] = base * factor
             rate = s.learning_rate * factor
+            if reached is not None:
+                reached(place.epoch + place.position / size)
             found = updater.gradients(batches, s.accumulate, self.signals)
             if updater.diverged(found):
                 raise self._divergence(found, rate)
@@ -223,7 +234,7 @@ class _Training:
                 self.average.update(self.model, place.step)
 
             last = place.stage_step == s.steps
-            self.journal.update(place.step, found, rate, s.batch_size * s.accumulate)
+            self.journal.update(place.step, found, rate, s.batch_size * s.accumulate, stage=named)
             if last or place.stage_step % s.log_every == 0:
                 self.journal.numbers(place.step, self._numbers(found, size, rate))
             if s.eval_every and (last or place.stage_step % s.eval_every == 0):
@@ -246,6 +257,7 @@ class _Training:
         place = self.place
         if self.settings.average:
             self._evaluate_mean_of_checkpoints()
+        self._collect(at_the_end=True)
         if place.best is None:
             self._export(self._evaluated(), {})
         metrics = {
@@ -274,6 +286,8 @@ class _Training:
             model = self._evaluated()
             load_model(model, self.folder / BEST / WEIGHTS)
             model.eval()
+            if self.place.late:
+                self._save_best(model, self.place.scores["values"], self.place.scores["budget"])
             split = "val" if self.judged else "train"
             exhibits = self.task.show(model, split, EXHIBITS)
             write_report(self.folder, exhibits, self.task.attention_exhibits(model, split), metrics)
@@ -312,6 +326,8 @@ class _Training:
             if self.place.step == 0:
                 seed_all(mix("training", self.seed, rank))
             return
+        if pending := stored.state.get("late"):
+            on_main(lambda: self.late.again(self.task, pending))
         load_optimizer_tensors(optimizer, self.model, stored.tensors.get("optimizer", {}))
         if self.accelerator.scaler is not None and stored.state["scaler"]:
             self.accelerator.scaler.load_state_dict(stored.state["scaler"])
@@ -333,16 +349,17 @@ class _Training:
         """Score the model on ``val``, log it, and export it if it is the best so far."""
         model = self._evaluated()
         share_buffers(model)
-        self._judge("eval", self._score(model, s), model)
+        self._judge("eval", self._score("eval", model, s), model)
 
     def _evaluate_mean_of_checkpoints(self) -> None:
         """Score the mean of the last regular checkpoints, and export it if it is the best."""
         paths = on_main(lambda: regular_checkpoints(self.folder / CHECKPOINTS)[-self.settings.average :])
         mean = mean_of_states(load_checkpoint(path).tensors["model"] for path in paths)
         self.model.load_state_dict(mean)
-        self._judge("average", self._score(self.model, self.settings), self.model)
+        self._judge("average", self._score("average", self.model, self.settings), self.model)
 
-    def _score(self, model: nn.Module, s: TrainerSettings) -> Score:
+    def _score(self, kind: str, model: nn.Module, s: TrainerSettings) -> Score:
+        self._collect(at_the_end=kind == "average")
         return evaluate(
             self.task,
             model,
@@ -350,7 +367,19 @@ class _Training:
             batch_size=s.eval_batch_size or s.batch_size,
             workers=s.workers,
             precision=s.precision,
+            beside=(self.late, kind, self.place.step),
         )
+
+    def _collect(self, *, at_the_end: bool) -> None:
+        """Note the late scores of the evaluation before, if there are any."""
+        found = on_main(self.late.collect)
+        if found is None:
+            return
+        place = self.place
+        if (found.kind, found.step) == (place.scores.get("model"), place.best_step):
+            place.scores |= plain({"values": found.score.values, "notes": list(found.score.notes)})
+            place.late = True
+        self.journal.late(found, place.step, at_the_end=at_the_end)
 
     def _judge(self, kind: str, score: Score, model: nn.Module) -> None:
         """Note a score, and keep the model if no earlier one was better."""
@@ -360,12 +389,16 @@ class _Training:
         better = self.place.scored(score.values[name] * (-1 if self.task.best_metric.startswith("-") else 1))
         if better:
             found = {"values": score.values, "per_class": score.per_class, "notes": list(score.notes)}
-            self.place.scores = plain({**found, "model": kind})
+            self.place.scores = plain({**found, "model": kind, "budget": self.place.budget()})
             self._export(model, score.values)
-        self.journal.scores(kind, self.place.step, score.values, best=better)
+        self.journal.scores(kind, self.place.step, score.values, best=better, awaited=self.late.names)
 
     def _export(self, model: nn.Module, scores: Mapping[str, float]) -> None:
         """Write ``best/``, from which the model can be loaded anywhere."""
+        self.place.best_sha256 = on_main(lambda: self._save_best(model, scores, self.place.budget()))
+
+    def _save_best(self, model: nn.Module, scores: Mapping[str, float], budget: Mapping[str, int]) -> str:
+        """The same by the main process; the SHA-256 of the weights."""
         described = self.task.describe()
         sections = {name: values for name, values in self.resolved.items() if isinstance(values, Mapping)}
         card = {
@@ -374,15 +407,11 @@ class _Training:
             "licence": described.get("licence"),
             "citation": described.get("citation", []),
             "initial_weights": described.get("initial_weights"),
-            "budget": self.place.budget(),
+            "budget": dict(budget),
         }
-
-        def save() -> str:
-            with space_needed(self.folder):
-                hub.save_model(model, self.folder / BEST, task=self.task.name, sections=sections, card=card)
-            return read_config(self.folder / BEST / CONFIG)["sha256"]
-
-        self.place.best_sha256 = on_main(save)
+        with space_needed(self.folder):
+            hub.save_model(model, self.folder / BEST, task=self.task.name, sections=sections, card=card)
+        return read_config(self.folder / BEST / CONFIG)["sha256"]
 
     def _save(self, optimizer: Optimizer, *, regular: bool) -> None:
         """Write a checkpoint; the main process writes for all."""
@@ -405,7 +434,8 @@ class _Training:
 
         def write() -> None:
             self.journal.sync()
-            save_checkpoint(self.folder / CHECKPOINTS, Checkpoint(tensors, state, self.resolved))
+            late = {"late": self.late.pending()}
+            save_checkpoint(self.folder / CHECKPOINTS, Checkpoint(tensors, {**state, **late}, self.resolved))
             prune_checkpoints(self.folder / CHECKPOINTS, self.settings.keep)
 
         on_main(write)
@@ -439,8 +469,10 @@ class _Training:
         threading = f" ({threads} thread{'s' if threads > 1 else ''})" if device == "cpu" else ""
         self.say(
             f"{self.task.name} · {type(self.model).__name__} · {count / 1e6:.2f} M parameters · "
-            f"{device}{processes}{threading} · {s.precision} · batch {batch} · {total} updates"
+            f"{device}{processes}{threading} · {s.precision} · batch {batch} · {total} update{'s' * (total != 1)}"
         )
+        for notice in self.notices:
+            self.say(notice)
         if (
             device == "cpu"
             and threads * accelerator.num_processes < cores

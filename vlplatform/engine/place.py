@@ -24,6 +24,7 @@ class Place:
         best_step: After which update it was reached.
         best_sha256: SHA-256 of the weights in ``best/`` then.
         scores: The scores then: ``values``, ``per_class`` and ``notes``.
+        late: Whether some of these came after the model was exported, whose card lacks them therefore.
         waits: Evaluations since then, in this stage.
     """
 
@@ -37,6 +38,7 @@ class Place:
     best_step: int | None = None
     best_sha256: str | None = None
     scores: dict[str, Any] = field(default_factory=dict)
+    late: bool = False
     waits: int = 0
 
     def update_done(self, samples: int, size: int) -> None:
@@ -57,13 +59,13 @@ class Place:
         better = not math.isnan(value) and (self.best is None or value > self.best)
         self.waits = 0 if better else self.waits + 1
         if better:
-            self.best, self.best_step = value, self.step
+            self.best, self.best_step, self.late = value, self.step, False
         return better
 
     def forget_best(self) -> None:
         """Begin the search for the best anew, as its model is lost."""
         self.best = self.best_step = self.best_sha256 = None
-        self.scores = {}
+        self.scores, self.late = {}, False
 
     def budget(self) -> dict[str, int]:
         """What has been spent."""

@@ -234,7 +234,7 @@ def _read(path: Path, remedy: str) -> dict[str, Any]:
 def cut_back(path: Path, step: int) -> None:
     """Keep the lines up to update ``step`` of a file of JSON lines.
 
-    A torn last line goes too, and the mean of checkpoints, which comes after the last checkpoint.
+    A torn last line goes too, and what comes after the last checkpoint: the mean of checkpoints, scores that were late.
     """
     if not path.exists():
         return
@@ -242,11 +242,15 @@ def cut_back(path: Path, step: int) -> None:
     for line in path.read_bytes().splitlines(keepends=True):
         try:
             entry = json.loads(line)
-            if line.endswith(b"\n") and entry["step"] <= step and entry["kind"] != "average":
+            if line.endswith(b"\n") and entry["step"] <= step and not _at_the_end(entry):
                 kept.append(line)
         except (ValueError, KeyError, TypeError):
             continue
     write_whole(path, b"".join(kept))
+
+
+def _at_the_end(entry: Mapping[str, Any]) -> bool:
+    return entry["kind"] == "average" or entry.get("at_the_end", False)
 
 
 def _compare(stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -77,10 +77,12 @@ class WeightsAndBiases:
         self.run: Any = wandb.init(
             project="vlplatform", name=folder.name, id=folder.name, resume="allow", dir=folder, config=dict(settings)
         )
+        self.last = 0
 
     def log(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Send the numbers."""
-        self.run.log({f"{kind}/{name}": value for name, value in values.items()}, step=step)
+        """Send the numbers; it takes no step back, so late scores stand where they came."""
+        self.last = max(self.last, step)
+        self.run.log({f"{kind}/{name}": value for name, value in values.items()}, step=self.last)
 
     def close(self) -> None:
         """Finish the run there."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,20 @@ _WRAPPERS = ("state_dict", "model", "model_state_dict", "net", "module")
 
 
 @dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds of a model.
+
+    Attributes:
+        weights: Its tensors under the authors' names.
+        args: The arguments it was trained with, where they lie beside the weights (fairseq's ``args`` or
+            ``cfg.model``); plain values by name, which an importer checks.
+    """
+
+    weights: dict[str, Tensor]
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Importer:
     """How one code base's checkpoints become a model of ours.
 
@@ -28,20 +43,25 @@ class Importer:
         name: As in ``vlp convert NAME FILE OUT``.
         summary: One line: model, repository, commit.
         Settings: Dataclass of what the weights cannot tell, given as ``key=value``.
-        convert: Weights under the authors' names, and those settings → the model, with the weights in it.
+        convert: The checkpoint and those settings → the model, with the weights in it.
     """
 
     name: str
     summary: str
     Settings: type[Any]
-    convert: Callable[[dict[str, Tensor], Any], nn.Module]
+    convert: Callable[[Checkpoint, Any], nn.Module]
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by name: safetensors, or PyTorch's format without its pickled objects.
+    """The tensors of a checkpoint by name, see :func:`read_checkpoint`."""
+    return read_checkpoint(path).weights
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint's tensors and arguments: safetensors, or PyTorch's format without its pickled objects.
 
     A state dict inside a mapping (``{"state_dict": …, "epoch": …}``) is found; the prefix ``module.`` of data-parallel
-    training goes.
+    training goes. Of objects only ``argparse.Namespace`` is read, which is names and values.
 
     Raises:
         UserError: No such file, not a whole checkpoint, objects other than tensors and plain values, or no tensors.
@@ -55,7 +75,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             raise UserError(f"{path} is not a whole safetensors file ({error}): download it again.") from error
     else:
         try:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                found = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds, all of which mean that the file cannot be read safely
             first = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[
                 0
@@ -64,6 +85,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 f"{path} cannot be read as weights alone ({first[:200]}): it is damaged, or holds pickled objects, "
                 "which are never loaded; save its state dict on its own (torch.save(model.state_dict(), FILE))."
             ) from error
+    args = _args(found)
     while isinstance(found, Mapping) and not _tensors(found):
         inner = next((found[key] for key in _WRAPPERS if isinstance(found.get(key), Mapping)), None)
         if inner is None:
@@ -74,7 +96,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} holds no weights by name: give a file with a model's state dict.")
     if all(name.startswith("module.") for name in weights):
         weights = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
-    return weights
+    return Checkpoint(weights, args)
 
 
 def fill(model: nn.Module, weights: Weights, source: str) -> nn.Module:
@@ -99,6 +121,18 @@ def fill(model: nn.Module, weights: Weights, source: str) -> nn.Module:
     model.to(floating.dtype)
     model.load_state_dict(dict(weights))
     return model.eval()
+
+
+def _args(found: Any) -> dict[str, Any]:
+    """The arguments beside the weights; empty where there are none."""
+    if not isinstance(found, Mapping):
+        return {}
+    beside = found.get("args")
+    cfg = found.get("cfg")
+    if beside is None and isinstance(cfg, Mapping):
+        beside = cfg.get("model")
+    beside = vars(beside) if isinstance(beside, argparse.Namespace) else beside
+    return {str(name): value for name, value in beside.items()} if isinstance(beside, Mapping) else {}
 
 
 def _tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:

@@ -43,7 +43,7 @@ def load(
         place = torch.device(device)
     except RuntimeError as error:
         raise UserError(f"device={device!r} is not a device: write cpu, cuda or cuda:0.") from error
-    folder = _locate(source, revision, offline)
+    folder = locate(source, revision, offline)
     config = read_config(folder / CONFIG)
     check_weights(folder, config)
     try:
@@ -58,7 +58,12 @@ def load(
         raise UserError(f"device={device!r} is not available here: choose cpu, or another device.") from error
 
 
-def _locate(source: str | Path, revision: str | None, offline: bool | None) -> Path:
+def locate(source: str | Path, revision: str | None = None, offline: bool | None = None) -> Path:
+    """The folder with the three files of a saved model, or of a published one, which is pulled; see :func:`load`.
+
+    Raises:
+        UserError: There is none.
+    """
     path = Path(source).expanduser()
     if path.exists():
         if revision is not None:

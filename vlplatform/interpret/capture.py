@@ -108,6 +108,24 @@ class Captured:
             weights = cast(TokenAttention, call.module).attention_weights(call.x, *call.rest, **call.named)
         return weights.detach().float().cpu()
 
+    def parts(self, name: str) -> dict[str, Tensor]:
+        """What each summand of the logits of the token attention ``name`` alone would attend to in its last call.
+
+        Returns:
+            ``content`` and the names of the terms that add to it → probabilities (B or 1, heads or 1, N, M), float32 on
+            the CPU; empty where the mechanism's logits are no such sum.
+
+        Raises:
+            UserError: No token attention of that name ran.
+        """
+        call = self._call(name, "attention_weights")
+        explain = getattr(call.module, "attention_parts", None)
+        if explain is None:
+            return {}
+        with evaluating(call.module):
+            parts = explain(call.x, *call.rest, **call.named)
+        return {part: weights.detach().float().cpu() for part, weights in parts.items()}
+
     def _call(self, name: str, method: str) -> _Call:
         fitting = [path for path, call in self._calls.items() if hasattr(type(call.module), method)]
         if name not in fitting:

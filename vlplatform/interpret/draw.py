@@ -56,6 +56,41 @@ def heat_overlay(image: Picture, heat: Tensor, point: tuple[float, float] | None
     return drawn if point is None else mark(drawn, point)
 
 
+def weight_matrix(weights: Tensor, rows: Sequence[str], columns: Sequence[str], cell: int = 18) -> Picture:
+    """Weights between two sequences of words as a matrix of viridis colours, each row scaled to its own maximum.
+
+    Args:
+        weights: (N, M), non-negative and finite: row i is where word i of ``rows`` looked.
+        rows: N words, written on the left.
+        columns: M words, written above, from bottom to top.
+        cell: Pixels of a cell's side.
+
+    Raises:
+        ValueError: Another shape, or weights that are negative or not finite.
+    """
+    if weights.shape != (len(rows), len(columns)) or not weights.numel():
+        raise ValueError(f"weights {tuple(weights.shape)} do not fit {len(rows)} rows and {len(columns)} columns")
+    weights = weights.detach().float().cpu()
+    if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
+        raise ValueError("weights must be finite and not negative")
+    share = weights / weights.amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    colours = _viridis()[(share * 255).byte().numpy()].repeat(cell, 0).repeat(cell, 1)
+    font, gap = _font(max(8, round(0.7 * cell))), max(2, cell // 4)
+    left = round(max(map(font.getlength, rows))) + 2 * gap
+    top = round(max(map(font.getlength, columns))) + 2 * gap
+    strip = Image.new("RGB", (top, colours.shape[1]), PAPER)  # the columns' words, lying; turned below
+    pen = ImageDraw.Draw(strip)
+    for i, word in enumerate(columns):
+        pen.text((gap, (i + 0.5) * cell), word, fill=INK, font=font, anchor="lm")
+    canvas = Image.new("RGB", (left + colours.shape[1], top + colours.shape[0]), PAPER)
+    canvas.paste(strip.transpose(Image.Transpose.FLIP_TOP_BOTTOM).transpose(Image.Transpose.TRANSPOSE), (left, 0))
+    canvas.paste(Image.fromarray(colours), (left, top))
+    pen = ImageDraw.Draw(canvas)
+    for i, word in enumerate(rows):
+        pen.text((left - gap, top + (i + 0.5) * cell), word, fill=INK, font=font, anchor="rm")
+    return np.asarray(canvas)
+
+
 def mark(image: Picture, point: tuple[float, float]) -> Picture:
     """``image`` with a red dot in a white ring at ``point``, its (row, column) as fractions of the image."""
     height, width = image.shape[:2]

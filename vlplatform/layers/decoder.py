@@ -30,6 +30,7 @@ class DecoderLayer(nn.Module):
         dim: Model width D.
         hidden: Width of the feed-forward network.
         dropout: Rate of the sublayers' outputs and hidden units.
+        hidden_dropout: Of hidden units where it differs.
         order: ``post`` or ``pre`` norm.
         norm: Which norm.
         activation: Of the feed-forward network.
@@ -43,13 +44,15 @@ class DecoderLayer(nn.Module):
         hidden: int,
         *,
         dropout: float = 0.1,
+        hidden_dropout: float | None = None,
         order: Order = "post",
         norm: Norm = "layer",
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
         self.attention, self.cross = attention, cross
-        self.feed_forward = FeedForward(dim, hidden, dropout=dropout, activation=activation)
+        of_hidden = dropout if hidden_dropout is None else hidden_dropout
+        self.feed_forward = FeedForward(dim, hidden, dropout=of_hidden, activation=activation)
         self.around_attention = Residual(dim, dropout=dropout, order=order, norm=norm)
         bare = not getattr(cross, "has_residual", False)  # entangled attention has residuals and norms inside
         self.around_cross = Residual(dim, dropout=dropout, order=order, norm=norm) if bare else None
@@ -113,6 +116,7 @@ class Decoder(nn.Module):
         fusion: ``cross`` is of the socket ``fusion`` and reads several memories.
         dropout: Of sublayers' outputs and hidden units.
         attention_dropout: Of attention weights.
+        hidden_dropout: Of hidden units where it differs.
         order: ``post`` norm, or ``pre`` with one more norm at the end.
         norm: Which norm.
         activation: Of the feed-forward networks.
@@ -131,6 +135,7 @@ class Decoder(nn.Module):
         fusion: bool = False,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        hidden_dropout: float | None = None,
         order: Order = "post",
         norm: Norm = "layer",
         activation: Activation = "relu",
@@ -141,7 +146,8 @@ class Decoder(nn.Module):
         given["dropout"] = attention_dropout
         socket: Socket = "fusion" if fusion else "token"
         of_memory = attentions(cross, layers, dim=dim, heads=heads, socket=socket, **given)
-        common: dict[str, Any] = {"dropout": dropout, "order": order, "norm": norm, "activation": activation}
+        common: dict[str, Any] = {"dropout": dropout, "hidden_dropout": hidden_dropout, "order": order}
+        common |= {"norm": norm, "activation": activation}
         self.layers = nn.ModuleList(
             DecoderLayer(own, other, dim, hidden or 4 * dim, **common) for own, other in zip(of_tokens, of_memory)
         )

@@ -27,6 +27,7 @@ class EncoderLayer(nn.Module):
         dim: Model width D.
         hidden: Width of the feed-forward network.
         dropout: Rate of all of them.
+        hidden_dropout: Of the hidden units where it differs (fairseq's ``activation_dropout``, 0 by default there).
         order: ``post`` or ``pre`` norm.
         norm: Which norm.
         activation: Of the feed-forward network.
@@ -39,13 +40,15 @@ class EncoderLayer(nn.Module):
         hidden: int,
         *,
         dropout: float = 0.1,
+        hidden_dropout: float | None = None,
         order: Order = "post",
         norm: Norm = "layer",
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
         self.attention = attention
-        self.feed_forward = FeedForward(dim, hidden, dropout=dropout, activation=activation)
+        of_hidden = dropout if hidden_dropout is None else hidden_dropout
+        self.feed_forward = FeedForward(dim, hidden, dropout=of_hidden, activation=activation)
         self.around_attention = Residual(dim, dropout=dropout, order=order, norm=norm)
         self.around_feed_forward = Residual(dim, dropout=dropout, order=order, norm=norm)
 
@@ -78,6 +81,7 @@ class Encoder(nn.Module):
         hidden: Width of the feed-forward networks, 4 D unless given.
         dropout: Of sublayers' outputs and hidden units.
         attention_dropout: Of attention weights.
+        hidden_dropout: Of hidden units where it differs.
         order: ``post`` norm, or ``pre`` with one more norm at the end.
         norm: Which norm.
         activation: Of the feed-forward networks.
@@ -93,13 +97,15 @@ class Encoder(nn.Module):
         hidden: int | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        hidden_dropout: float | None = None,
         order: Order = "post",
         norm: Norm = "layer",
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
         made = attentions(attn, layers, dim=dim, heads=heads, dropout=attention_dropout)
-        common: dict[str, Any] = {"dropout": dropout, "order": order, "norm": norm, "activation": activation}
+        common: dict[str, Any] = {"dropout": dropout, "hidden_dropout": hidden_dropout, "order": order}
+        common |= {"norm": norm, "activation": activation}
         self.layers = nn.ModuleList(EncoderLayer(each, dim, hidden or 4 * dim, **common) for each in made)
         self.norm = make(norm, dim) if order == "pre" else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,13 +49,23 @@ class Bleu:
         Raises:
             ValueError: An image that does not exist, or not one image per caption.
         """
-        check_images(images, captions, len(self._references))
-        rows = [self._statistics(image, caption) for image, caption in zip(images, captions)]
-        counts = np.array(rows, np.float64).reshape(-1, 2 * self.n + 2)
+        counts = self.statistics(images, captions).astype(np.float64)
         return _bleu(counts.sum(0, keepdims=True))[0], _bleu(counts)
 
-    def _statistics(self, image: int, caption: Sequence[Hashable]) -> list[int]:
-        """Matches of each order, n-grams of each order, own length, closest reference length."""
+    def statistics(self, images: Sequence[int], captions: Sequence[Sequence[Hashable]]) -> NDArray[np.int64]:
+        """What every BLEU is computed from: of a set of captions, from the sum of their rows.
+
+        Arguments and errors as for :meth:`scores`.
+
+        Returns:
+            (captions, 2n + 2): clipped matches of each order, n-grams of each order, the caption's length, and the
+            reference length closest to it, of two the shorter.
+        """
+        check_images(images, captions, len(self._references))
+        rows = [self._row(image, caption) for image, caption in zip(images, captions)]
+        return np.array(rows, np.int64).reshape(-1, 2 * self.n + 2)
+
+    def _row(self, image: int, caption: Sequence[Hashable]) -> list[int]:
         right, most = [0] * self.n, self._most(image)
         for gram, times in self._count(caption).items():
             if gram in most:
@@ -65,13 +76,14 @@ class Bleu:
 
     def _count_most(self, image: int) -> Counter:
         """For each n-gram the most often it occurs in one of the image's references."""
-        most: Counter = Counter()
-        for caption in self._references[image]:
-            most |= self._count(caption)
+        most, *others = map(self._count, self._references[image])
+        for counts in others:
+            most |= counts
         return most
 
     def _count(self, caption: Sequence[Hashable]) -> Counter:
-        return Counter(tuple(caption[i : i + k]) for k in range(1, self.n + 1) for i in range(len(caption) - k + 1))
+        tails = [caption[k:] for k in range(self.n)]
+        return Counter(chain.from_iterable(zip(*tails[:k]) for k in range(1, self.n + 1)))
 
 
 def _bleu(counts: NDArray[np.float64]) -> NDArray[np.float64]:

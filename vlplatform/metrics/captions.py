@@ -68,6 +68,11 @@ class Scoring:
     def __init__(self, ready: CaptionScores, ids: list[Hashable], runs: dict[str, meteor.Meteor | spice.Spice]) -> None:
         self.ready, self._ids, self._runs = ready, ids, runs
 
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """The scores that are on their way."""
+        return tuple(self._runs)
+
     def wait(self) -> CaptionScores:
         """All scores, when the Java programs have finished or their time is up."""
         while self._runs:

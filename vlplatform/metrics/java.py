@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ class Job:
         arguments: What follows `java`; the tool's files, options.
         text: Its standard input.
         files: Other input files by name; they lie in the folder the tool is started in.
-        seconds: The time limit, from the start on.
+        seconds: The time limit, from the start on; it holds whether somebody waits or not.
 
     Attributes:
         outputs: After `wait`: the files `*.out` the tool wrote into its folder, by name.
@@ -94,6 +95,9 @@ class Job:
             except OSError as error:
                 self._folder.cleanup()
                 raise UserError(f"{name} cannot run: {program} does not start ({error.strerror}).") from error
+        self._limit = threading.Timer(seconds, self._process.kill)
+        self._limit.daemon = True
+        self._limit.start()
 
     def wait(self) -> str:
         """Its standard output, when it has finished; to be asked for once.
@@ -103,6 +107,8 @@ class Job:
         """
         try:
             code = self._process.wait(max(0.0, self._until - time.monotonic()))
+            if code and time.monotonic() >= self._until:
+                raise subprocess.TimeoutExpired(self.name, self.seconds)
             said = self._read("stderr").strip().splitlines() or ["nothing"]
             if code:
                 raise UserError(f"{self.name} failed (Java's exit code {code}); it said: {said[-1][:300]}.")
@@ -117,6 +123,7 @@ class Job:
 
     def stop(self) -> None:
         """End it, finished or not, and remove its files."""
+        self._limit.cancel()
         if self._process.poll() is None:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):

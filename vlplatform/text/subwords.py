@@ -7,8 +7,9 @@ from typing import Literal
 
 from vlplatform.errors import UserError
 
-Pieces = Literal["words", "wordpiece", "sentencepiece", "bytes"]
-"""How pieces join: whole words; ``##`` continues a word; ``▁`` begins one; ``Ġ`` begins one, in byte-level BPE."""
+Pieces = Literal["words", "wordpiece", "sentencepiece", "bytes", "bpe"]
+"""How pieces join: whole words; ``##`` continues a word; ``▁`` begins one; ``Ġ`` begins one, in byte-level BPE; behind
+a piece, ``@@`` says that the word goes on (subword-nmt)."""
 
 
 def split(captions: Sequence[str], name: str) -> tuple[list[list[str]], Pieces]:
@@ -47,6 +48,8 @@ def join(pieces: Iterable[str], kind: Pieces) -> list[str]:
         return " ".join(pieces).replace(" ##", "").split()
     if kind == "sentencepiece":
         return "".join(pieces).replace("▁", " ").split()
+    if kind == "bpe":
+        return f"{' '.join(pieces)} ".replace("@@ ", "").split()
     back = {letter: byte for byte, letter in _letters().items()}
     raw = bytes(back[letter] for piece in pieces for letter in piece if letter in back)
     return raw.decode("utf-8", errors="replace").split()

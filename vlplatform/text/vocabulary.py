@@ -61,9 +61,10 @@ class Vocabulary:
     def encode(self, words: Sequence[str]) -> list[int]:
         """The words' numbers, without begin and end; a word that spells a special symbol counts as unknown."""
         found = []
+        specials = self.specials
         for word in words:
             number = self._numbers.get(word, self.unk)
-            if number in self.specials:
+            if number in specials:
                 number = self.unk
             if number is not None:
                 found.append(number)

@@ -7,7 +7,6 @@ DeepLab (Chen et al. 2018). Weights are safetensors only: nothing is ever unpick
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vlplatform.errors import UserError
+from vlplatform.vision.published import published_file
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -160,32 +160,10 @@ def _repository(name: str) -> str:
 
 
 def _download(name: str) -> Path:
-    """The cached or freshly fetched safetensors file of the hub.
-
-    Raises:
-        UserError: It is not cached, and the hub cannot be reached or does not give it.
-    """
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    from vlplatform.hub.address import endpoint_or_default, token_from_environment
-    from vlplatform.hub.errand import ClientError
-
-    repository, file = _repository(name), "model.safetensors"
-    token = token_from_environment() or False  # never one that lies stored on disk
-    endpoint = endpoint_or_default(None)
-    try:
-        with suppress(LocalEntryNotFoundError):
-            return Path(hf_hub_download(repository, file, token=token, local_files_only=True))
-        # One plain request first: without a network the download would go on trying, and printing, for half a minute.
-        url = hf_hub_url(repository, file, endpoint=endpoint)
-        get_hf_file_metadata(url, token=token, timeout=constants.HF_HUB_ETAG_TIMEOUT, endpoint=endpoint)
-        return Path(hf_hub_download(repository, file, token=token, endpoint=endpoint))
-    except (OSError, LocalEntryNotFoundError, HfHubHTTPError, ClientError) as error:
-        raise UserError(
-            f"the ImageNet weights {_repository(name)} are neither cached nor to be had from the hub "
-            f"({type(error).__name__}): set model.weights=FILE (safetensors), or model.pretrained=false to do without."
-        ) from error
+    """The cached or freshly fetched weights of torchvision, in timm's repository on the hub."""
+    what = f"the ImageNet weights {_repository(name)}"
+    remedy = "set model.weights=FILE (safetensors), or model.pretrained=false to do without"
+    return published_file(_repository(name), what, remedy)
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:

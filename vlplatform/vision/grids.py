@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from vlplatform.errors import UserError, nearest
 from vlplatform.vision.backbone import IMAGENET_MEAN, IMAGENET_STD
+from vlplatform.vision.published import published_file
 
 
 class GridBackbone(nn.Module):
@@ -137,6 +138,10 @@ def _build(name: str, size: int | tuple[int, int], index: int | None, pretrained
     given: dict[str, Any] = {"img_size": size} if config is not None and config.fixed_input_size else {}
     if index is not None:
         given["out_indices"] = (index,)
+    if pretrained and config is not None and str(config.hf_hub_id).startswith("timm/") and not config.hf_hub_filename:
+        remedy = "give weights=FILE, or pretrained=false for random ones"
+        weights = published_file(config.hf_hub_id, f"the weights of {name} ({config.hf_hub_id})", remedy)
+        given["pretrained_cfg_overlay"] = {"file": str(weights)}
     try:
         return timm.create_model(name, pretrained=pretrained, features_only=True, **given)
     except (RuntimeError, AttributeError, TypeError, AssertionError, NotImplementedError) as error:

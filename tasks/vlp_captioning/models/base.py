@@ -143,6 +143,8 @@ class Captioner(SaveMixin, nn.Module, ABC):
     """The mechanism is what the model consists of: no other fits."""
     reads_attributes: ClassVar[bool] = False
     """The model reads detected attribute words."""
+    image_attentions: ClassVar[tuple[str, ...]] = ("cross",)
+    """Ends of the dotted paths of the modules through which words look at the image, :attr:`Memory.tokens` [0]."""
 
     def __init__(self, vocabulary: Vocabulary, shape: Shape, attn: Mapping[str, Any], model: InputSettings) -> None:
         super().__init__()
@@ -256,11 +258,9 @@ class Captioner(SaveMixin, nn.Module, ABC):
         batch = self.checked(images)
         if not len(batch):
             return []
-        if no_repeat < 0:
-            raise UserError(f"no_repeat={no_repeat} must not be negative.")
         if required is not None and groups != 1:
             raise UserError(f"required words and groups={groups} do not go together: use one group.")
-        given: dict[str, Any] = {"rules": (NoRepeat(no_repeat),) if no_repeat else (), "device": self.device}
+        given: dict[str, Any] = {"rules": _rules(no_repeat), "device": self.device}
         search: Callable[..., Sequences] = beam_search if groups == 1 else diverse_beam_search
         kind = BeamSettings if groups == 1 else DiverseSettings
         settings |= {} if groups == 1 else {"groups": groups}
@@ -273,13 +273,24 @@ class Captioner(SaveMixin, nn.Module, ABC):
         return self.captions(found)
 
     @torch.inference_mode()
-    def sample(self, images: Given, count: int = 1, *, max_length: int = 20, **settings: Any) -> list[list[Caption]]:
-        """``count`` captions per image, drawn word by word with torch's generator, the likeliest first.
+    def sample(
+        self,
+        images: Given,
+        count: int = 1,
+        *,
+        max_length: int = 20,
+        no_repeat: int = 0,
+        draws: Tensor | None = None,
+        **settings: Any,
+    ) -> list[list[Caption]]:
+        """``count`` captions per image, drawn word by word, the likeliest first.
 
         Args:
             images: As in :meth:`log_probs`.
             count: Per image.
             max_length: Words at most, the end symbol counted.
+            no_repeat: As in :meth:`generate`.
+            draws: (B, count, max_length) numbers in [0, 1) that choose the words; torch's generator makes them if None.
             settings: Others of :class:`~vlplatform.decoding.SamplingSettings` (``temperature``, ``top_k``, ``top_p``).
 
         Raises:
@@ -291,7 +302,10 @@ class Captioner(SaveMixin, nn.Module, ABC):
         chosen = self.limits(SamplingSettings, samples=count, max_length=max_length, **settings)
         with packed(self):
             state = self.start(self.encode(batch).lean())
-            return self.captions(sample(self.step, state, len(batch), chosen, self.symbols, device=self.device))
+            given: dict[str, Any] = {"rules": _rules(no_repeat), "device": self.device}
+            given["draws"] = None if draws is None else draws.to(self.device)
+            found = self.captions(sample(self.step, state, len(batch), chosen, self.symbols, **given))
+        return [sorted(each, key=lambda caption: -caption.score) for each in found]
 
     def _known(self, words: Sequence[str]) -> list[int]:
         """Numbers of words that must appear; an unknown one must not silently become another demand, or none."""
@@ -355,3 +369,9 @@ class Captioner(SaveMixin, nn.Module, ABC):
         real = tokens != self.vocabulary.pad
         places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
         return (real * places).amax(1).clamp_min(1) if tokens.shape[1] else real.sum(1)
+
+
+def _rules(no_repeat: int) -> tuple[NoRepeat, ...]:
+    if no_repeat < 0:
+        raise UserError(f"no_repeat={no_repeat} must not be negative.")
+    return (NoRepeat(no_repeat),) if no_repeat else ()

@@ -70,6 +70,8 @@ class EtaCaptioner(CachedCaptioner):
     default_attn = "eta"
     socket = "fusion"
     reads_attributes = True
+    # regions have steps of their own in the fusions of the thesis; any other reads them side by side with the words
+    image_attentions = ("cross.visual.attention", "cross.guide_visual.attention", "cross")
     model_settings: EtaSettings
 
     def __init__(self, vocabulary: Vocabulary, shape: Shape, attn: Mapping[str, Any], model: EtaSettings) -> None:
@@ -99,7 +101,7 @@ class EtaCaptioner(CachedCaptioner):
         rate = self.model_settings.dropout
         words = F.dropout(self.attributes(images.attributes) * self.words.scale, rate, self.training)
         semantic, _ = self.semantic(words, mask=images.attribute_mask)
-        return Memory((visual, semantic), (images.mask, images.attribute_mask))
+        return Memory((visual, semantic), (images.mask, images.attribute_mask))  # the image first
 
     def checked(self, images: Given) -> Images:
         """The images on the model's device, their attributes among its words.

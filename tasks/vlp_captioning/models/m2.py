@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vlp_captioning.loss import real_words
 from vlp_captioning.models.base import InputSettings, Shape
 from vlp_captioning.models.cached import CachedCaptioner
 from vlp_captioning.models.images import Images, Memory
@@ -24,6 +23,7 @@ from vlp_captioning.models.words import WordEmbedding
 from vlplatform.attention import MultiHeadAttention
 from vlplatform.attention.cache import Cache
 from vlplatform.layers import FeedForward, Residual
+from vlplatform.losses import real_words
 from vlplatform.text import Vocabulary
 
 

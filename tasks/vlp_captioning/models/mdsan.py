@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from vlp_captioning.loss import real_words
 from vlp_captioning.models.images import Memory
 from vlp_captioning.models.transformer import TransformerCaptioner, TransformerSettings
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.attention.cache import Cache
 from vlplatform.layers import FeedForward, Residual
 from vlplatform.layers.spec import attentions
+from vlplatform.losses import real_words
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class UpDownCaptioner(RecurrentCaptioner):
     Settings = UpDownSettings
     default_attn = "additive"
     fixed_attn = True
+    image_attentions = ("attention",)
     kept = ("hidden1", "cell1", "hidden2", "cell2")
     model_settings: UpDownSettings
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -72,9 +75,10 @@ class Vision(nn.Module):
         super().__init__()
         self.settings = settings
         size = settings.size or (224, 224)
-        self.backbone = GridBackbone(
-            settings.backbone, size=size, stride=settings.stride, grid=settings.grid, pretrained=False
-        )
+        with _named():
+            self.backbone = GridBackbone(
+                settings.backbone, size=size, stride=settings.stride, grid=settings.grid, pretrained=False
+            )
         self.channels = self.backbone.channels
         self.still = _first_parts(self.backbone, settings)
         for module in self.still:
@@ -90,16 +94,19 @@ class Vision(nn.Module):
 
         settings = self.settings
         if settings.weights is not None:
-            weights = read_weights(Path(settings.weights).expanduser())
+            remedy = ""
             try:
-                self.backbone.fill(weights, partial=settings.partial_weights)
+                weights = read_weights(Path(settings.weights).expanduser())
+                remedy = "; model.vision.partial_weights=true lets them lack some" * (not settings.partial_weights)
+                with _named():
+                    self.backbone.fill(weights, partial=settings.partial_weights)
             except UserError as error:
-                remedy = "" if settings.partial_weights else "; model.vision.partial_weights=true lets them lack some"
                 raise UserError(
                     f"model.vision.weights={settings.weights}: {str(error).rstrip('.')}{remedy}."
                 ) from error
         elif settings.pretrained:
-            self.backbone.net.load_state_dict(published(self.backbone))
+            with _named():
+                self.backbone.net.load_state_dict(published(self.backbone))
 
     def train(self, mode: bool = True) -> Vision:
         """Training mode, in which the frozen parts stay in evaluation mode."""
@@ -114,6 +121,16 @@ class Vision(nn.Module):
             pixels = F.interpolate(pixels, self.settings.size, mode="bilinear", antialias=True)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.settings.freeze != "all"):
             return self.backbone(pixels)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Gives the settings that a refused backbone speaks of the names that they have here."""
+    try:
+        yield
+    except UserError as error:
+        names = "|".join(field.name for field in fields(VisionSettings))
+        raise UserError(re.sub(rf"(?<![\w.])({names})=", r"model.vision.\1=", str(error))) from error
 
 
 def origin(settings: VisionSettings) -> str | None:

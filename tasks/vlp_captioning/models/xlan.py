@@ -17,6 +17,7 @@ from vlp_captioning.models.base import InputSettings, Shape
 from vlp_captioning.models.images import Images, Memory
 from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.recurrent import RecurrentCaptioner
+from vlp_captioning.models.updown import AdditiveAttention
 from vlplatform.attention.xlinear import XLinear
 from vlplatform.attention.xlinear_stack import XLinearStack
 from vlplatform.decoding import DecoderState
@@ -27,13 +28,21 @@ from vlplatform.text import Vocabulary
 class XlanSettings(InputSettings):
     """Settings of X-LAN; the defaults are the authors' code, with D = 1024 in all parts.
 
+    The rows of table 3, from the top: ``encoder_layers=0`` with ``decoder_attn=additive``; ``encoder_layers=0``; one,
+    two, three blocks; four, the default; and four with ``activation=elu``.
+
     Attributes:
         dim: Model width D, also of the LSTM.
         feature_activation: After the map from features to D channels.
         feature_dropout: Rate.
         heads: Heads of the X-Linear blocks.
         mid: Middle width c of a head; half of its width unless given.
-        encoder_layers: X-Linear blocks of the encoder (table 3 of the paper varies them).
+        encoder_layers: X-Linear blocks of the encoder; 0 leaves the features as they are (table 3, rows 1 and 2), and
+            the vector for the whole is made of their mean alone.
+        whole_norm: That vector, W_G of the paper's equation 10, ends with layer normalisation; not in the paper.
+        decoder_attn: Attention of the LSTM to the image: the X-Linear block, or the conventional ``additive`` one of
+            equation 1 (table 3, row 1).
+        attention_dim: Width in which the latter adds query and features.
         activation: Of the embeddings in the blocks; the paper has ``relu``, or ``elu`` for infinite order.
         group_norm: Embeddings end with group normalisation; not in the paper.
         gate: Gate channels, too; without it the attention weighs places alone.
@@ -52,6 +61,9 @@ class XlanSettings(InputSettings):
     heads: int = 8
     mid: int | None = None
     encoder_layers: int = 4
+    whole_norm: bool = True
+    decoder_attn: Literal["xlinear", "additive"] = "xlinear"
+    attention_dim: int = 512
     activation: Literal["celu", "relu", "elu"] = "celu"
     group_norm: bool = True
     gate: bool = True
@@ -66,7 +78,7 @@ class XlanSettings(InputSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         rates = ("dropout", "word_dropout", "encoder_dropout", "update_dropout", "decoder_dropout", "output_dropout")
-        check_ranges(self, *rates, split=True, heads=1, mid=1, encoder_layers=1)
+        check_ranges(self, *rates, split=True, heads=1, mid=1, encoder_layers=0, attention_dim=1)
 
 
 class XlanCaptioner(RecurrentCaptioner):
@@ -86,6 +98,7 @@ class XlanCaptioner(RecurrentCaptioner):
     Settings = XlanSettings
     default_attn = "xlinear"
     fixed_attn = True
+    image_attentions = ("attention",)
     kept = ("hidden", "cell", "context")
     model_settings: XlanSettings
 
@@ -106,21 +119,25 @@ class XlanCaptioner(RecurrentCaptioner):
             block_dropout=model.encoder_dropout,
             update_dropout=model.update_dropout,
             separate=model.separate,
+            norm=model.whole_norm,
             **blocks,
         )
         self.words = nn.Embedding(len(vocabulary), dim)
         self.lstm = nn.LSTMCell(2 * dim, dim)
-        self.attention = XLinear(dim, **blocks)
+        additive = model.decoder_attn == "additive"
+        self.attention = AdditiveAttention(dim, model.attention_dim) if additive else XLinear(dim, **blocks)
         self.attended = nn.Linear(2 * dim, dim)
         self.attended_norm = nn.LayerNorm(dim)
         self.context = nn.Linear(2 * dim, 2 * dim)
         self.output = nn.Linear(dim, len(vocabulary))
 
     def encode(self, images: Images) -> Memory:
-        """The enhanced features, and one vector for the whole."""
+        """The enhanced features, with their keys where attention is additive, and one vector for the whole."""
         images = self.seen(images)
         assert images.features is not None
         whole, tokens = self.encoder(self.features(images.features, images.mask), images.mask)
+        if isinstance(self.attention, AdditiveAttention):
+            return Memory((tokens, self.attention.of_features(tokens)), (images.mask, None), whole)
         return Memory((tokens,), (images.mask,), whole)
 
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
@@ -139,7 +156,10 @@ class XlanCaptioner(RecurrentCaptioner):
         whole = memory.whole.repeat_interleave(state.share, 0)
         context = F.dropout(rows["context"], model.decoder_dropout, self.training)
         hidden, cell = self.lstm(torch.cat((word, whole + context), 1), (rows["hidden"], rows["cell"]))
-        found = self.attention(hidden[:, None], memory.tokens[0], mask=memory.masks[0], cache=state.cache)[:, 0]
+        if isinstance(self.attention, AdditiveAttention):
+            found = self.attention(hidden, *memory.tokens, memory.masks[0])
+        else:
+            found = self.attention(hidden[:, None], memory.tokens[0], mask=memory.masks[0], cache=state.cache)[:, 0]
         found = F.dropout(found, model.decoder_dropout, self.training)
         attended = self.attended_norm(self.attended(torch.cat((hidden, found), 1)))
         context = F.glu(self.context(torch.cat((attended, hidden), 1)), -1)

@@ -80,6 +80,7 @@ class XTransformerCaptioner(Captioner):
     Settings = XTransformerSettings
     default_attn = "xlinear"
     fixed_attn = True
+    image_attentions = ("of_image",)
     model_settings: XTransformerSettings
 
     def __init__(

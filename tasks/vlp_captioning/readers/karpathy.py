@@ -77,7 +77,7 @@ def open_data(settings: Settings) -> CaptionData:
         splits[split].append(item(name, source, raw, where, tokens))
     licence, citation = _DATA_SETS.get(str(value.get("dataset")), ("", ""))
     notes = (
-        [f"{rest} pictures marked restval {'count as training' if settings.restval else 'are left out'}"]
+        [f"pictures marked restval {'count as training' if settings.restval else 'are left out'}: {rest}"]
         if rest
         else []
     )

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from vlp_captioning.readers.features import FeatureFile, Kind, open_features
+from vlp_captioning.readers.features.arrays import BoxFolder
+from vlp_captioning.readers.features.checked import checked
 from vlp_captioning.readers.features.shards import ShardFeatures
 from vlp_captioning.readers.files import read_json
 from vlp_captioning.readers.records import CaptionData, Item, Visual, check_splits
@@ -34,6 +36,8 @@ class VisualSettings:
     Attributes:
         features: Feature file or folder: the output of vlp prepare, bottom-up TSV, .npz or .npy files, HDF5 of M2 or
             MD-SAN; null takes the pictures themselves. A relative path counts from here, or else from data.root.
+        boxes: Folder of .npy or .npz files with the boxes of features that have none of their own (bottom-up's
+            cocobu_box beside cocobu_att), named like pictures or image ids.
         feature_kind: Which features to take from a file that holds both: regions or grid; auto takes what there is.
         attributes: JSON file of detected attribute words: image id or file name to words, the surest first.
         pixels: Height and width to which pictures are resized where the captioner sees pixels; null keeps their own.
@@ -42,6 +46,7 @@ class VisualSettings:
     """
 
     features: str | None = None
+    boxes: str | None = None
     feature_kind: Kind = "auto"
     attributes: str | None = None
     pixels: tuple[int, int] | None = (224, 224)
@@ -49,6 +54,8 @@ class VisualSettings:
     missing: Literal["stop", "drop"] = "stop"
 
     def __post_init__(self) -> None:
+        if self.boxes is not None and self.features is None:
+            raise ValueError(f"boxes={self.boxes} are the boxes of features: name these, too, with features=PATH")
         if self.pixels is not None and not all(8 <= side <= 4096 for side in self.pixels):
             raise ValueError(
                 f"pixels={list(self.pixels)} is outside 8 to 4096; choose a height and width in that range"
@@ -64,6 +71,7 @@ class FileVisuals:
         found: The features, or None: pixels.
         known_by: What the features are called by, a key of the names above.
         words: Attribute words by image id or file name; None: there are none.
+        boxes: Boxes that lie apart from the features, and what they are called by; None: there are none.
     """
 
     def __init__(
@@ -73,8 +81,10 @@ class FileVisuals:
         found: FeatureFile | None,
         known_by: str,
         words: Mapping[str, tuple[str, ...]] | None,
+        boxes: tuple[BoxFolder, str] | None = None,
     ) -> None:
         self.settings, self.pictures, self.found, self.known_by, self.words = settings, pictures, found, known_by, words
+        self.boxes = boxes
         self.kept: dict[str, Visual] = {}
 
     @property
@@ -88,7 +98,9 @@ class FileVisuals:
         return self.found.extractor if isinstance(self.found, ShardFeatures) else None
 
     def has(self, item: Item) -> bool:
-        """Whether features or picture are there, without reading them."""
+        """Whether features (and boxes) or picture are there, without reading them."""
+        if self.boxes is not None and _KEYS[self.boxes[1]](item) not in self.boxes[0]:
+            return False
         if self.found is not None:
             return _KEYS[self.known_by](item) in self.found
         return self.pictures is not None and (self.pictures / item.source).is_file()
@@ -97,11 +109,13 @@ class FileVisuals:
         """Features (N, F), or pixels (3, H, W); with attribute words where there are some.
 
         Raises:
-            UserError: Missing or damaged; or no attribute words for this item.
+            UserError: Missing or damaged; boxes that are not those of the features; or no attribute words.
         """
         if item.id in self.kept:
             return self.kept[item.id]
         seen = self._pixels(item) if self.found is None else self.found.features(_KEYS[self.known_by](item))
+        if self.boxes is not None:
+            seen = self._with_boxes(seen, item)
         if self.words is not None:
             seen = dataclasses.replace(seen, attributes=self._words(item))
         if self.settings.cache:
@@ -123,6 +137,17 @@ class FileVisuals:
         if self.settings.pixels is not None:
             image = functional.resize(image, list(self.settings.pixels), antialias=True)
         return Visual(pixels=image, size=size)
+
+    def _with_boxes(self, seen: Visual, item: Item) -> Visual:
+        assert self.boxes is not None
+        assert seen.features is not None
+        folder, known_by = self.boxes
+        if seen.boxes is not None or seen.grid is not None:
+            own = "boxes of their own" if seen.boxes is not None else "places in a grid"
+            raise UserError(f"the features of {item.id} have {own}: leave out data.boxes={self.settings.boxes}.")
+        key = _KEYS[known_by](item)
+        found = checked(seen.features.numpy(), str(folder.files[key]), boxes=folder.boxes(key), size=seen.size)
+        return dataclasses.replace(seen, boxes=found.boxes)
 
     def _words(self, item: Item) -> tuple[str, ...]:
         assert self.words is not None
@@ -172,14 +197,18 @@ def open_files(
     elif pictures is None:
         raise UserError(f"{where} has no pictures: name the file or folder of its features with data.features=PATH.")
     words = None if settings.attributes is None else _attributes(_path(settings.attributes, root))
-    visuals = FileVisuals(settings, pictures, found, known_by, words)
+    boxes = None
+    if settings.boxes is not None:
+        folder = BoxFolder(_path(settings.boxes, root))
+        boxes = folder, _known_by(folder, [item for items in splits.values() for item in items[:_LOOK]])
+    visuals = FileVisuals(settings, pictures, found, known_by, words, boxes)
     kept: dict[str, Sequence[Item]] = {}
     for split, items in splits.items():
         kept[split] = [item for item in items if visuals.has(item)]
         if len(kept[split]) < len(items):
             told.append(_without(visuals, split, items, kept[split]))
         if silent := sum(not item.captions for item in kept[split]):
-            told.append(f"{silent} of the {len(kept[split])} items of '{split}' have no captions")
+            told.append(f"{_some(silent, len(kept[split]), split)} no captions")
     return CaptionData(
         name=name,
         read=kept.__getitem__,
@@ -196,7 +225,8 @@ def _without(visuals: FileVisuals, split: str, items: Sequence[Item], kept: Sequ
     there = {item.id for item in kept}
     first = next(item for item in items if item.id not in there)
     lack = f"no picture in {visuals.pictures}" if visuals.found is None else f"no features in {visuals.found.path}"
-    count = f"{len(items) - len(kept)} of the {len(items)} items of '{split}' have {lack}"
+    lack += f" or no boxes in {visuals.boxes[0].path}" if visuals.boxes is not None else ""
+    count = f"{_some(len(items) - len(kept), len(items), split)} {lack}"
     if not kept:
         raise UserError(f"{count} (the first is {first.source}): name the right folder or file.")
     if visuals.settings.missing == "stop":
@@ -204,7 +234,14 @@ def _without(visuals: FileVisuals, split: str, items: Sequence[Item], kept: Sequ
     return f"{count}: dropped"
 
 
-def _known_by(found: FeatureFile, items: Sequence[Item]) -> str:
+def _some(count: int, total: int, split: str) -> str:
+    """``the only item of 'val' has``, ``1 of the 3 items of 'val' has``, ``2 of the 3 items of 'val' have``."""
+    if total == 1:
+        return f"the only item of '{split}' has"
+    return f"{count} of the {total} items of '{split}' {'has' if count == 1 else 'have'}"
+
+
+def _known_by(found: FeatureFile | BoxFolder, items: Sequence[Item]) -> str:
     """Which name of an item the features are called by: that of most of ``items``, the first of equals."""
     counts = {name: sum(key(item) in found for item in items) for name, key in _KEYS.items()}
     best = max(counts, key=lambda name: counts[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -47,12 +48,12 @@ def write_report(
     if final is not None:
         run.final = dict(final)
     uris = pictures.fitted([*exhibits, *attention])
-    samples, attended = pictures.figures(exhibits, uris), pictures.figures(attention, uris[len(exhibits) :])
+    samples = pictures.figures(exhibits, uris)
     parts = {
         "Scores": sections.scores(run, exhibits),
         "Curves": curves(run),
         "Samples": pictures.legend(exhibits) + samples,
-        "Attention": attended and f'<p class="honest">{escape(CAPTION)}</p>{SCALE}{attended}',
+        "Attention": _attention(attention, uris[len(exhibits) :]),
         "Settings": sections.settings(run),
         "Environment": sections.environment(run),
         "Reproduce": sections.command(run),
@@ -74,6 +75,16 @@ def write_report(
     with space_needed(folder):
         write_whole(path, page.encode())
     return path
+
+
+def _attention(exhibits: Sequence[Exhibit], uris: Sequence[Sequence[str]]) -> str:
+    """The exhibits, those that follow each other with the same note under that note."""
+    parts: list[str] = []
+    for note, group in itertools.groupby(zip(exhibits, uris), lambda pair: pair[0].note):
+        together, rows = zip(*group)
+        scale = SCALE if any(exhibit.heat for exhibit in together) else ""
+        parts.append(f'<p class="honest">{escape(note or CAPTION)}</p>{scale}{pictures.figures(together, rows)}')
+    return "".join(parts)
 
 
 SCALE = '<p class="scale" aria-hidden="true"><span>least</span><i></i><span>most attention</span></p>'

@@ -92,13 +92,21 @@ def read_run(folder: Path) -> Run:
                     "values": {k: v for k, v in line.items() if k not in ("kind", "step")},
                     **line,
                 }
-            if isinstance(line.get("values"), dict):
+            if line.get("kind") == "late":
+                _add_late(evals.get(str(line.get("split", "val")), {}).get(line.get("of_step", -1), {}), line)
+            elif isinstance(line.get("values"), dict):
                 evals.setdefault(str(line.get("split", "val")), {})[int(step)] = line
             else:
                 steps.setdefault(int(step), {}).update(line)
     run.train = [steps[step] for step in sorted(steps)]
     run.evals = {split: [lines[step] for step in sorted(lines)] for split, lines in evals.items()}
     return run
+
+
+def _add_late(evaluation: dict[str, Any], line: Mapping[str, Any]) -> None:
+    """Put scores that came late into the line of the evaluation that they belong to."""
+    if line.get("of") == evaluation.get("kind") and isinstance(line.get("values"), dict):
+        evaluation["values"] = {**evaluation["values"], **line["values"]}
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

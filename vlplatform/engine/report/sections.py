@@ -11,7 +11,7 @@ from typing import Any
 
 from vlplatform.engine.report.pictures import swatch
 from vlplatform.engine.report.read import Run, Scores, flatten
-from vlplatform.engine.report.text import escape, is_number, number
+from vlplatform.engine.report.text import escape, is_number, number, scored
 from vlplatform.task import Exhibit
 
 GROUPS = ("task", "attn", "model", "data")
@@ -53,7 +53,9 @@ def notes(run: Run) -> str:
 def scores(run: Run, exhibits: Sequence[Exhibit]) -> str:
     """Per split a table of scores and one of classes, with bars where all is within [0, 1]."""
     colours = {name: colour for exhibit in exhibits for name, colour in exhibit.legend.items()}
-    parts = [_scores_of(split, found, colours) for split, found in run.scores().items()]
+    whose = scored(run.final)
+    captions = {str(run.final.get("split", "val")): f"Of {whose}"} if whose else {}
+    parts = [_scores_of(captions.get(split, f"On {split}"), found, colours) for split, found in run.scores().items()]
     return "".join(parts) or '<p class="empty">The run was not evaluated.</p>'
 
 
@@ -112,12 +114,12 @@ def _facts(run: Run) -> dict[str, str]:
     return facts
 
 
-def _scores_of(split: str, found: Scores, colours: Mapping[str, Sequence[int]]) -> str:
+def _scores_of(caption: str, found: Scores, colours: Mapping[str, Sequence[int]]) -> str:
     values = {name: value for name, value in found.values.items() if value is None or is_number(value)}
     rows = "".join(
         f'<tr><th scope="row">{escape(title(k))}</th>{_cell(v, _within(values))}</tr>' for k, v in values.items()
     )
-    tables = [f'<table class="scores"><caption>On {escape(split)}</caption><tbody>{rows}</tbody></table>'] * bool(rows)
+    tables = [f'<table class="scores"><caption>{escape(caption)}</caption><tbody>{rows}</tbody></table>'] * bool(rows)
     if found.per_class:
         tables.append(_per_class(found.per_class, colours))
     told = "".join(f'<p class="empty">{escape(note)}</p>' for note in found.notes)

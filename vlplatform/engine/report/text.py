@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -37,3 +38,19 @@ def short(value: float) -> str:
         if abs(value) >= unit:
             return f"{value / unit:.4g}{letter}"
     return f"{value:.4g}" if value == 0 or abs(value) >= 1e-4 else f"{value:.0e}".replace("e-0", "e-")
+
+
+def scored(final: Mapping[str, Any]) -> str:
+    """Which model the scores in ``metrics.json`` belong to: ``the best checkpoint on val (update 600 of 900, …)``.
+
+    Empty where the file does not tell.
+    """
+    step, last, metric = (final.get(key) for key in ("best_step", "step", "best_metric"))
+    if step is None or last is None:
+        return ""
+    split, by = final.get("split", "val"), f"by {str(metric).removeprefix('-')}" if metric else "by its score"
+    if final.get("model") == "average":
+        return f"the mean of the last checkpoints on {split} (best {by})"
+    if step == last:
+        return f"the last checkpoint on {split} (update {last}, best {by})"
+    return f"the best checkpoint on {split} (update {step} of {last}, best {by})"

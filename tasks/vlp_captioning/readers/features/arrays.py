@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import zipfile
 import zlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,9 @@ class ArrayFolder:
 
     def __init__(self, path: Path, files: Sequence[Path]) -> None:
         self.path = path
-        self.files: dict[str, Path] = {}
-        names: dict[str, list[Path]] = {}
-        for file in files:
-            self.files[file.relative_to(path).with_suffix("").as_posix()] = file
-            names.setdefault(file.stem, []).append(file)
-        self.example = next(iter(self.files))
-        self.count = len(self.files)
-        for name, same in names.items():
-            if len(same) == 1:
-                self.files.setdefault(name, same[0])
-        self.found = f"folder of {self.count} {files[0].suffix} files"
+        self.files, self.example = _by_name(path, files)
+        self.count = len(files)
+        self.found = f"folder of {self.count} {files[0].suffix} file{'s' * (self.count != 1)}"
 
     def __contains__(self, key: str) -> bool:
         return key in self.files
@@ -58,21 +50,75 @@ class ArrayFolder:
         if key not in self.files:
             raise UserError(f"{self.path} has no features of '{key}': add the file, or leave out that picture.")
         file = self.files[key]
-        try:
-            with file.open("rb") as source:
-                loaded = np.load(source, allow_pickle=False)
-                if isinstance(loaded, np.ndarray):
-                    return checked(loaded, str(file))
-                return _of_archive(loaded, str(file))
-        except (OSError, ValueError, TypeError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-            raise UserError(f"{file} cannot be read ({error}): it is damaged; copy or compute it again.") from error
+        with _open(file) as loaded:
+            if isinstance(loaded, np.ndarray):
+                return checked(loaded, str(file))
+            return _of_archive(loaded, str(file))
+
+
+class BoxFolder:
+    """Boxes kept apart from the features (``cocobu_box``): a numpy file (N, 4) per picture, named as in ArrayFolder.
+
+    An .npz has them under ``bbox`` or ``boxes``.
+
+    Raises:
+        UserError: No folder, or one without .npy and .npz files.
+    """
+
+    def __init__(self, path: Path) -> None:
+        files = sorted(file for suffix in ("*.npy", "*.npz") for file in path.rglob(suffix)) if path.is_dir() else []
+        if not files:
+            raise UserError(f"data.boxes={path} is no folder with .npy or .npz files: give one with a file per picture.")
+        self.path = path
+        self.files, self.example = _by_name(path, files)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.files
+
+    def boxes(self, key: str) -> np.ndarray[Any, Any]:
+        """The boxes (N, 4), and where they stand.
+
+        Raises:
+            UserError: No such file, a damaged one, or none of boxes.
+        """
+        if key not in self.files:
+            raise UserError(f"{self.path} has no boxes of '{key}': add the file, or leave out that picture.")
+        with _open(self.files[key]) as loaded:
+            found = loaded if isinstance(loaded, np.ndarray) else _first(loaded, _BOXES)
+        if found is None or found.ndim != 2 or found.shape[1] != 4:
+            shape = "no array called " + " or ".join(_BOXES) if found is None else f"an array of shape {found.shape}"
+            raise UserError(f"{self.files[key]} holds {shape} where boxes (N, 4) are expected: give the folder of boxes.")
+        return found
+
+
+def _by_name(path: Path, files: Sequence[Path]) -> tuple[dict[str, Path], str]:
+    """Files by their paths below the folder without suffix, and by their bare names where these are told apart."""
+    found = {file.relative_to(path).with_suffix("").as_posix(): file for file in files}
+    example, names = next(iter(found)), dict[str, list[Path]]()
+    for file in files:
+        names.setdefault(file.stem, []).append(file)
+    for name, same in names.items():
+        if len(same) == 1:
+            found.setdefault(name, same[0])
+    return found, example
+
+
+@contextmanager
+def _open(file: Path) -> Iterator[Any]:
+    """What numpy reads of a file, an array or an archive; every fault, in it and in what is done with it, is named."""
+    try:
+        with file.open("rb") as source:
+            yield np.load(source, allow_pickle=False)
+    except (OSError, ValueError, TypeError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{file} cannot be read ({error}): it is damaged; copy or compute it again.") from error
+
+
+def _first(archive: Any, names: Sequence[str]) -> np.ndarray[Any, Any] | None:
+    return next((archive[name] for name in names if name in archive.files), None)
 
 
 def _of_archive(archive: Any, where: str) -> Visual:
-    def first(names: Sequence[str]) -> np.ndarray[Any, Any] | None:
-        return next((archive[name] for name in names if name in archive.files), None)
-
-    features, boxes = first(_FEATURES), first(_BOXES)
+    features, boxes = _first(archive, _FEATURES), _first(archive, _BOXES)
     if features is None:
         held = ", ".join(archive.files) or "nothing"
         raise UserError(f"{where} holds {held}: its features must be called {' or '.join(_FEATURES)}.")

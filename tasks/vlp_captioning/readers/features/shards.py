@@ -24,6 +24,8 @@ class ShardFeatures:
         self.example = next(iter(self.shards), "")
         made = self.shards.settings.get("backbone") or self.shards.settings.get("detector") or "unknown network"
         self.found = f"shards of vlp prepare, {len(self.shards)} pictures, {made}"
+        if "attributes" in self.shards.settings:
+            self.found += f", attribute words of {self.shards.settings['attributes']}"
 
     @property
     def extractor(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Bottom-up attention features as given out by their authors: tab-separated lines with base64 columns.
+"""Region features as given out by two groups of authors: tab-separated lines with base64 columns.
 
-Anderson et al., Bottom-Up and Top-Down Attention, CVPR 2018; columns ``image_id image_w image_h num_boxes boxes
-features``, boxes (N, 4) and features (N, F) as float32, little-endian. The files have tens of gigabytes: they are read
-once from end to end for an index of the lines (kept in the cache folder), then line by line where they are wanted.
+Anderson et al., Bottom-Up and Top-Down Attention, CVPR 2018, and Tan and Bansal, LXMERT, EMNLP 2019, whose lines have
+more columns in another order. Boxes (N, 4) and features (N, F) are float32, little-endian. The files have tens of
+gigabytes: they are read once from end to end for an index of the lines (kept in the cache folder), then line by line
+where they are wanted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from vlp_captioning.readers.records import Visual
 from vlplatform.data import cache_folder
 from vlplatform.errors import UserError
 
-COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+BOTTOM_UP = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+LXMERT = (
+    *("img_id", "img_h", "img_w", "objects_id", "objects_conf", "attrs_id", "attrs_conf"),
+    *("num_boxes", "boxes", "features"),
+)
+_LAYOUTS = {len(columns): columns for columns in (BOTTOM_UP, LXMERT)}
 
 _Line = tuple[str, int, int]  # image id, place in bytes, length in bytes
 
@@ -35,7 +41,7 @@ class TsvFeatures:
         files: The files.
 
     Raises:
-        UserError: A line without the six columns, or a file that is cut off.
+        UserError: A line without the columns of either kind, or a file that is cut off.
     """
 
     def __init__(self, path: Path, files: Sequence[Path]) -> None:
@@ -50,8 +56,10 @@ class TsvFeatures:
             raise UserError(f"the features {path} hold no line: copy the file again.")
         self.example = next(iter(self.lines))
         self.width = self._width()
-        again = f", {twice} lines of pictures that came before left aside" if twice else ""
-        self.found = f"bottom-up TSV, {len(self.lines)} pictures, {self.width} values a region{again}"
+        again = f", lines of pictures that came before left aside: {twice}" if twice else ""
+        kind = "LXMERT" if len(self._columns(self.example)) == len(LXMERT) else "bottom-up"
+        pictures = f"{len(self.lines)} picture{'s' * (len(self.lines) != 1)}"
+        self.found = f"{kind} TSV, {pictures}, {self.width} values a region{again}"
 
     def __contains__(self, key: str) -> bool:
         return key in self.lines
@@ -68,9 +76,9 @@ class TsvFeatures:
         columns = self._columns(key)
         where = f"{self.files[self.lines[key][0]]}, image_id {key},"
         try:
-            width, height, count = (int(float(columns[i])) for i in (1, 2, 3))
-            boxes = _floats(columns[4]).reshape(count, 4)
-            vectors = _floats(columns[5]).reshape(count, self.width)
+            width, height = (int(float(columns.get(f"image_{side}") or columns[f"img_{side}"])) for side in "wh")
+            boxes = _floats(columns["boxes"]).reshape(count := int(float(columns["num_boxes"])), 4)
+            vectors = _floats(columns["features"]).reshape(count, self.width)
         except (ValueError, binascii.Error) as error:
             raise UserError(
                 f"{where} cannot be decoded ({error}): the line is damaged; copy the file again."
@@ -82,8 +90,8 @@ class TsvFeatures:
         for key in self.lines:
             columns = self._columns(key)
             try:
-                if (count := int(float(columns[3]))) > 0:
-                    return len(_floats(columns[5])) // count
+                if (count := int(float(columns["num_boxes"]))) > 0:
+                    return len(_floats(columns["features"])) // count
             except (ValueError, binascii.Error) as error:
                 raise UserError(
                     f"{self.files[self.lines[key][0]]}, image_id {key}, cannot be decoded ({error}): the line is "
@@ -91,16 +99,16 @@ class TsvFeatures:
                 ) from error
         return 0
 
-    def _columns(self, key: str) -> list[bytes]:
+    def _columns(self, key: str) -> dict[str, bytes]:
         if key not in self.lines:
             raise UserError(f"{self.path} has no features of '{key}': add them, or leave out that picture.")
         number, start, length = self.lines[key]
         with self.files[number].open("rb") as file:
             file.seek(start)
             columns = file.read(length).rstrip(b"\r\n").split(b"\t")
-        if len(columns) != len(COLUMNS) or columns[0].decode("utf-8", "replace") != key:
+        if len(columns) not in _LAYOUTS or columns[0].decode("utf-8", "replace") != key:
             raise UserError(f"{self.files[number]} has changed since it was opened (image_id {key}): start again.")
-        return columns
+        return dict(zip(_LAYOUTS[len(columns)], columns))
 
 
 def _floats(column: bytes) -> np.ndarray[Any, Any]:
@@ -128,16 +136,18 @@ def _index(file: Path) -> list[_Line]:
 
 def _read_index(file: Path) -> list[_Line]:
     lines: list[_Line] = []
-    start = 0
+    start, known = 0, [len(columns) for columns in _LAYOUTS.values()]
     with file.open("rb") as source:
         for number, line in enumerate(source, 1):
             key = line.partition(b"\t")[0].decode("utf-8", "replace")
-            if line.strip() and not (number == 1 and key == COLUMNS[0]):
-                if (tabs := line.count(b"\t")) != len(COLUMNS) - 1:
+            if line.strip() and not (number == 1 and key in (BOTTOM_UP[0], LXMERT[0])):
+                if (count := line.count(b"\t") + 1) not in known:
+                    wanted = " or ".join(", ".join(_LAYOUTS[n]) for n in known)
                     raise UserError(
-                        f"{file}, line {number} (image_id {key:.40}), has {tabs + 1} columns where there must be "
-                        f"{', '.join(COLUMNS)}: the file is cut off or of another format; copy it again."
+                        f"{file}, line {number} (image_id {key:.40}), has {count} columns where there must be "
+                        f"{wanted}: the file is cut off or of another format; copy it again."
                     )
+                known = [count]  # a file is of one kind
                 lines.append((key, start, len(line)))
             start += len(line)
     return lines

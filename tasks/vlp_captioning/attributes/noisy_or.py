@@ -1,23 +1,19 @@
-"""Attribute words detected in a picture without boxes: noisy-OR multiple-instance learning over a map's cells.
+"""Words seen in a picture without boxes: noisy-OR multiple-instance learning over a map's cells.
 
-Fang et al., From captions to visual concepts and back, CVPR 2015, §3; for ETA: thesis §2.5.2 (the 1000 most frequent
-words, a VGG-16 fine-tuned). A word is in the picture if it is in any cell:
+Fang et al., From captions to visual concepts and back, CVPR 2015, §3; for ETA: thesis §2.5.2. A word is in the picture
+if it is in any cell:
 
     p(word) = 1 − ∏ over cells of (1 − p(word | cell)),   p(word | cell) = σ(w · map(cell) + b)
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vlplatform.errors import UserError
 from vlplatform.task import Loss
 
 
@@ -32,6 +28,10 @@ class Absence:
 
     log: Tensor
     log_minus_log: Tensor
+
+    def presence(self) -> Tensor:
+        """1 − ∏ …, (B, K), 0 … 1: how surely each word is in some cell."""
+        return -torch.expm1(self.log)
 
     def log_presence(self) -> Tensor:
         """log(1 − ∏ …), (B, K), exact also for words that are all but certainly absent."""
@@ -58,16 +58,30 @@ class NoisyOr(nn.Module):
             raise ValueError(f"prior={prior} must lie between 0 and 1")
         self.cell = nn.Conv2d(channels, words, 1)
         nn.init.normal_(self.cell.weight, std=0.01)
-        alone = -math.expm1(math.log1p(-prior) / cells)  # 1 − (1 − prior)^(1/cells)
+        self.begin(torch.full((words,), prior), cells)
+
+    def begin(self, prior: Tensor, cells: int) -> None:
+        """Set the bias so that the words have the probabilities ``prior``, (K,), before training.
+
+        Args:
+            prior: Above 0 and below 1: one number for all, or the share of the training pictures that have each word.
+            cells: H · W of the maps that are expected; others work too.
+        """
+        alone = -torch.expm1(torch.log1p(-prior.double()) / cells)  # 1 − (1 − prior)^(1/cells)
         assert self.cell.bias is not None
-        nn.init.constant_(self.cell.bias, math.log(alone) - math.log1p(-alone))
+        with torch.no_grad():
+            self.cell.bias.copy_(torch.logit(alone))
 
     def forward(self, maps: Tensor) -> Tensor:
         """Probabilities (B, K), 0 … 1."""
-        return -torch.expm1(self.absence(maps).log)
+        return self.absence(maps).presence()
 
-    def absence(self, maps: Tensor) -> Absence:
+    def absence(self, maps: Tensor, mask: Tensor | None = None) -> Absence:
         """The words' absence, in logarithms, for losses; computed in single precision at least.
+
+        Args:
+            maps: (B, C, H, W).
+            mask: (B, H · W) booleans, true for the cells that count, one in each map at least; none: all do.
 
         Raises:
             ValueError: A map without cells.
@@ -80,6 +94,8 @@ class NoisyOr(nn.Module):
         far = logits < -15
         each = F.softplus(logits)
         log_each = torch.where(far, logits, torch.log(F.softplus(torch.where(far, 0.0, logits))))
+        if mask is not None:
+            each, log_each = each * mask[:, None], log_each.masked_fill(~mask[:, None], -torch.inf)
         return Absence(-each.sum(-1), log_each.logsumexp(-1))
 
 
@@ -92,53 +108,3 @@ def noisy_or_loss(absence: Absence, present: Tensor) -> Loss:
     """
     total = -torch.where(present, absence.log_presence(), absence.log).sum()
     return Loss(total, torch.tensor(float(len(present)), device=present.device))
-
-
-def frequent_words(captions: Iterable[Sequence[str]], count: int = 1000) -> tuple[str, ...]:
-    """The words that occur most often, the most frequent first, equally frequent ones by the alphabet.
-
-    Args:
-        captions: Tokenised captions of the training split.
-        count: At most so many.
-
-    Raises:
-        UserError: There are none.
-    """
-    counts = Counter(word for caption in captions for word in caption)
-    if not counts:
-        raise UserError("the training captions hold no words to detect: give captions with words.")
-    return tuple(sorted(counts, key=lambda word: (-counts[word], word))[:count])
-
-
-def labels(captions: Iterable[Iterable[Sequence[str]]], words: Sequence[str]) -> Tensor:
-    """Which words occur in the captions of each picture, (B, K) booleans.
-
-    Args:
-        captions: For each of B pictures its tokenised captions.
-        words: The K words.
-    """
-    number = {word: k for k, word in enumerate(words)}
-    said = [{word for caption in each for word in caption} for each in captions]
-    present = torch.zeros(len(said), len(words), dtype=torch.bool)
-    for row, spoken in zip(present, said):
-        row[[number[word] for word in spoken if word in number]] = True
-    return present
-
-
-def detected(
-    probabilities: Tensor, words: Sequence[str], *, most: int = 20, above: float = 0.0
-) -> list[tuple[str, ...]]:
-    """The words found in each picture, the surest first.
-
-    Args:
-        probabilities: (B, K).
-        words: The K words.
-        most: At most so many for each picture.
-        above: Only words that are surer than this.
-    """
-    values, order = probabilities.topk(min(most, len(words)), dim=1)
-    names = tuple(words)
-    return [
-        tuple(names[k] for k, p in zip(numbers, sure) if p > above)
-        for numbers, sure in zip(order.tolist(), values.tolist())
-    ]

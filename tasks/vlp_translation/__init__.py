@@ -1,0 +1,1 @@
+"""Machine translation: the task plugin of vlplatform."""

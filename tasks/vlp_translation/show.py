@@ -1,0 +1,108 @@
+"""Translations for the report: source, hypothesis, reference, and where the tokens of a sentence looked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from vlp_translation.models import Translator
+from vlplatform.interpret import capture, draw
+from vlplatform.task import Exhibit
+
+if TYPE_CHECKING:
+    from vlp_translation.task import TranslationTask
+
+LONGEST = 30
+"""Tokens of the longest sentence whose attention is drawn; longer ones would not fit on a page."""
+WEIGHTS = (
+    "Each row shows where one token looked in the layer named, the mean over heads, brightest where most, every row "
+    "scaled to its own maximum: rows can be compared in shape, not in brightness. A map says where this layer read, not "
+    "why a word was chosen: lower layers have mixed the tokens before."
+)
+"""What the matrices show and do not show."""
+
+
+def exhibits(task: TranslationTask, model: Translator, split: str, count: int) -> list[Exhibit]:
+    """``count`` sentences spread evenly over a split by length, each with its translation and reference."""
+    predictions = task.predict(model, _moved(task, model, split, count))
+    return [Exhibit(p["id"], {}, _told(p)) for p in predictions]
+
+
+def _told(prediction: dict[str, Any]) -> str:
+    written = prediction.get("translation")
+    lines = [f"source: {prediction['source']}"]
+    if written is not None:
+        lines.append(f"translation: {written} (score {prediction['score']:.2f})")
+    if prediction["reference"] is not None:
+        lines.append(
+            f"reference: {prediction['reference']} ({prediction['nll'] / prediction['tokens']:.2f} nats a token)"
+        )
+    return " — ".join(lines)
+
+
+def attention_exhibits(task: TranslationTask, model: Translator, split: str) -> list[Exhibit]:
+    """One sentence of middle length: what its tokens read of the source, and of each other on either side.
+
+    Always in the top layer. Where logits are a sum (``bilateral``, ``rel_pos``), what each summand alone would attend to
+    stands beside the whole: content, position, and both.
+    """
+    batch = _fitting(task, model, split)
+    if batch is None:
+        return []
+    (found,) = model.generate(batch["source"], beam=task.settings.decode.beam)
+    source, target = task.texts.source.vocabulary, task.texts.target.vocabulary
+    read = torch.tensor([[target.eos, *found[0].tokens]], device=model.device)[:, :-1]
+    with capture(model) as captured:
+        model.decode(model.encode(batch["source"]), read)
+    of_source = [source.words[number] for number in batch["source"][0].tolist()]
+    written = [target.words[number] for number in found[0].tokens]
+    given = [target.words[number] for number in read[0].tolist()]
+    text = f"{found[0].text} — {WEIGHTS}"
+    made: list[Exhibit] = []
+    for part, rows, columns in (
+        ("decoder", written, of_source),
+        ("encoder", of_source, of_source),
+        ("decoder", given, given),
+    ):
+        kind = "cross" if columns is of_source and part == "decoder" else "attention"
+        names = [name for name in captured.names("tokens") if name.startswith(f"{part}.") and f".{kind}" in name]
+        if names:
+            pictures = {
+                title: draw.weight_matrix(weights, rows, columns)
+                for title, weights in _maps(captured, names[-1]).items()
+                if weights.shape == (len(rows), len(columns))
+            }
+            if pictures:
+                made.append(Exhibit(batch["ids"][0], pictures, f"{names[-1]}: {text}"))
+    return made
+
+
+def _maps(captured: Any, name: str) -> dict[str, Tensor]:
+    """Titles and weights (N, M), the mean over heads; magnitudes where a mechanism's weights may be negative."""
+    parts = captured.parts(name)
+    whole = captured.weights(name)
+    several = parts if len(parts) > 1 else {}
+    return {title: weights[0].mean(0).abs() for title, weights in {**several, "attention": whole}.items()}
+
+
+def _moved(task: TranslationTask, model: Translator, split: str, count: int) -> dict[str, Any]:
+    """A batch of ``count`` sentences, spread evenly."""
+    records = task.evaluation_records(split)
+    places = [round(k * (len(records) - 1) / max(1, count - 1)) for k in range(min(count, len(records)))]
+    return _on_device(task.collate([records[place] for place in places]), model)
+
+
+def _fitting(task: TranslationTask, model: Translator, split: str) -> dict[str, Any] | None:
+    """The batch of one sentence: the one of middle length, or the longest that can be drawn; None if all are empty."""
+    records = task.evaluation_records(split)
+    lengths = [int(task.corpus(split).lengths[place, 0]) for place in records.order]
+    places = [place for place, length in enumerate(lengths) if 0 < length <= LONGEST]
+    if not places:
+        return None
+    return _on_device(task.collate([records[places[len(places) // 2]]]), model)
+
+
+def _on_device(batch: dict[str, Any], model: Translator) -> dict[str, Any]:
+    return {key: value.to(model.device) if isinstance(value, Tensor) else value for key, value in batch.items()}
