@@ -185,13 +185,13 @@ class CaptioningTask:
         """
         staged = [trainer.for_stage(stage) for stage in self.stages]
         judged = trainer.average > 0 or any(each.eval_every for each in staged)
-        if judged and self.settings.best.removeprefix("-") in metrics.METRICS:
-            if not any(item.captions for item in self.data.items("val")):
-                raise UserError(
-                    f"data={self.data.name} has no captions in its split 'val', against which "
-                    f"task.best={self.settings.best} is computed: add some, or switch evaluations off with "
-                    "trainer.eval_every=0 trainer.average=0."
-                )
+        compares = self.settings.best.removeprefix("-") in metrics.METRICS or self.settings.submission is None
+        if judged and compares and not any(item.captions for item in self.data.items("val")):
+            raise UserError(
+                f"data={self.data.name} has no captions in its split 'val' to score against (task.best="
+                f"{self.settings.best}): add some, or switch evaluations off with trainer.eval_every=0 "
+                "trainer.average=0."
+            )
         told = self._unknown()
         if len(staged) == len(STAGES) and staged[0].learning_rate <= staged[1].learning_rate:
             told.append(
@@ -346,8 +346,8 @@ class CaptioningTask:
             return "photo.jpg"
         words = " with attributes" * self.model_class.reads_attributes
         return (
-            f"features.npz{words}, made as those it was trained on; photo.jpg needs a model trained on pixels or on the "
-            "output of vlp prepare features"
+            f"features.npz{words}, made as those it was trained on; photo.jpg needs a model trained on pixels or on "
+            "the output of vlp prepare features"
         )
 
     def describe(self) -> dict[str, Any]:

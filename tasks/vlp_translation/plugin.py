@@ -66,6 +66,7 @@ class TranslationPlugin:
         attentions.try_out(attn, model_settings)
         data_values = {key: value for key, value in sections["data"].items() if key != "name"}
         data = open_data(sections["data"]["name"], data_values)
+        data.check([split for split in ("train", "val") if split in data.splits])
         resolved = {
             "task": typed.as_dict(task_settings),
             "attn": attn,

@@ -261,6 +261,8 @@ class TranslationTask:
     def describe(self) -> dict[str, Any]:
         """Data set, languages, licence, citation, model and attention."""
         notes = [*self.data.notes, *(note for corpus in self._corpora.values() for note in corpus.notes)]
+        if "train" in self._corpora:
+            notes += TokenBatches(self._corpora["train"], self.settings.batches).notes
         return {
             "data": {"name": self.data.name, "languages": list(self.data.languages), "notes": notes},
             "licence": self.data.licence,

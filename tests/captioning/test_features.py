@@ -72,6 +72,35 @@ def _features(found: Any, key: str) -> torch.Tensor:
     return features
 
 
+def test_tsv_of_lxmert(tmp_path):
+    made = {f"COCO_val2014_{key:012d}": regions(count) for key, count in ((391895, 3), (7, 2))}
+
+    def lxmert(key: str) -> bytes:
+        vectors, boxes = made[key]
+        ids, sure = np.arange(len(boxes)), np.ones(len(boxes), np.float32)
+        first = [base64.b64encode(array.tobytes()).decode() for array in (ids, sure, ids, sure)]
+        last = [base64.b64encode(array.tobytes()).decode() for array in (boxes, vectors)]
+        return "\t".join([key, "480", "640", *first, str(len(boxes)), *last]).encode() + b"\n"  # height goes first
+
+    file = tmp_path / "val2014_obj36.tsv"
+    file.write_bytes(b"".join(map(lxmert, made)))
+    found = open_features(file)
+    assert found.found == "LXMERT TSV, 2 pictures, 5 values a region"
+    for key, (vectors, boxes) in made.items():
+        seen = found.features(key)
+        assert seen.features is not None
+        assert seen.boxes is not None
+        assert np.array_equal(seen.features.numpy(), vectors)
+        assert np.array_equal(seen.boxes.numpy(), boxes)
+        assert (seen.size, seen.grid) == ((640, 480), None)
+    vectors, boxes = regions(2)
+    file.write_bytes(lxmert(next(iter(made))) + line(2, boxes, vectors))
+    with refused(
+        r"line 2 \(image_id 2\), has 6 columns where there must be img_id, img_h, .*features: the file is cut"
+    ):
+        open_features(file)
+
+
 def test_several_tsv_files(tmp_path):
     folder = tmp_path / "up_down"
     folder.mkdir()
@@ -322,6 +351,45 @@ def test_a_reader_finds_what_the_features_are_called_by(tmp_path):
         path.rename(path.with_name(f"x{path.name}"))
     with refused(r"feats has none of the data's pictures \(it calls its first one 'xCOCO.*would be '100', "):
         open_data("coco", values)
+
+
+def test_boxes_apart_from_the_features(tmp_path):
+    rows = [{"id": 100 + i, "file_name": f"COCO_val2014_{100 + i:012d}.jpg"} for i in range(2)]
+    (tmp_path / "captions_train.json").write_text(json.dumps({"images": rows, "annotations": []}))
+    values = {"root": str(tmp_path), "val": None, "features": "cocobu_att", "boxes": "cocobu_box"}
+    made = [regions(count) for count in (3, 2)]
+    for folder in ("cocobu_att", "cocobu_box"):
+        (tmp_path / folder).mkdir()
+    with refused(r"data\.boxes=.*cocobu_box is no folder with \.npy or \.npz files"):
+        np.savez(tmp_path / "cocobu_att/100.npz", feat=made[0][0])
+        open_data("coco", {**values, "missing": "drop"})
+    for row, (vectors, boxes) in zip(rows, made):
+        np.savez(tmp_path / f"cocobu_att/{row['id']}.npz", feat=vectors)
+        np.save(tmp_path / f"cocobu_box/{row['id']}.npy", boxes)
+    data = open_data("coco", values)
+    for item, (vectors, boxes) in zip(data.items("train"), made):
+        seen = data.visual(item)
+        assert seen.features is not None
+        assert seen.boxes is not None
+        assert np.array_equal(seen.features.numpy(), vectors)
+        assert np.array_equal(seen.boxes.numpy(), boxes)
+    first = data.items("train")[0]
+    np.save(tmp_path / "cocobu_box/100.npy", made[1][1])
+    with refused(r"cocobu_box/100.npy has boxes of shape \(2, 4\) .* for 3 vectors"):
+        data.visual(first)
+    np.save(tmp_path / "cocobu_box/100.npy", made[0][0])
+    with refused(r"100.npy holds an array of shape \(3, 5\) where boxes \(N, 4\) are expected"):
+        data.visual(first)
+    np.savez(tmp_path / "cocobu_att/100.npz", feat=made[0][0], bbox=made[0][1])
+    with refused(r"the features of 100 have boxes of their own: leave out data\.boxes=cocobu_box"):
+        data.visual(first)
+    (tmp_path / "cocobu_box/100.npy").unlink()
+    with refused(
+        r"1 of the 2 items of 'train' has no features in .*cocobu_att or no boxes in .*cocobu_box \(the first"
+    ):
+        open_data("coco", values)
+    with refused(r"boxes=cocobu_box are the boxes of features: name these, too"):
+        open_data("coco", {**values, "features": None})
 
 
 def test_an_opened_file_survives_a_fork(tmp_path):

@@ -168,6 +168,10 @@ def test_weights_from_a_file(tmp_path):
     file.unlink()  # neither a fresh model to be filled nor a rebuilt one looks for it
     made.build_model(pretrained=False)
     plugin.rebuild(json.loads(json.dumps(model.settings())))
+    with pytest.raises(
+        UserError, match=r"^model\.vision\.weights=.*r\.safetensors: .* is not a file: give an .* one\.$"
+    ):
+        made.build_model()
     save_file({"conv1.weight": torch.zeros(64, 3, 7, 7)}, file)
     with pytest.raises(UserError, match=r"r.safetensors: the weights lack .*partial_weights=true lets them lack some"):
         made.build_model()
@@ -183,7 +187,7 @@ def test_refusals(tmp_path):
         task(backbone="none")
     with pytest.raises(UserError, match=r"model: vision.size=\[4, 4\] must lie|vision: vision.size"):
         task(size=[4, 4])
-    with pytest.raises(UserError, match="backbone=resnet is not a model of timm: did you mean"):
+    with pytest.raises(UserError, match=r"^model\.vision\.backbone=resnet is not a model of timm: did you mean"):
         task(backbone="resnet").build_model()
     made = task("regions")
     assert made.sections["model"]["vision"]["backbone"] == "none"

@@ -36,7 +36,8 @@ def packings(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_kept() -> Iterator[None]:
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "_SMALL", 1 << 14)  # so that the layers here are large
     yield
     module._KEPT.clear()
 

@@ -26,8 +26,10 @@ def split(captions: Sequence[str], name: str) -> tuple[list[list[str]], Pieces]:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise UserError("sub-word tokenisers need transformers: pip install transformers.") from error
+    from vlplatform.hub.reach import beyond_reach
+
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=beyond_reach(name))
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"the tokeniser {name} cannot be had ({first}): give a folder or a hub id.") from error

@@ -138,9 +138,10 @@ def _build(name: str, size: int | tuple[int, int], index: int | None, pretrained
     given: dict[str, Any] = {"img_size": size} if config is not None and config.fixed_input_size else {}
     if index is not None:
         given["out_indices"] = (index,)
-    if pretrained and config is not None and str(config.hf_hub_id).startswith("timm/") and not config.hf_hub_filename:
+    repository = "" if config is None or config.hf_hub_filename else config.hf_hub_id or ""
+    if pretrained and repository.startswith("timm/"):
         remedy = "give weights=FILE, or pretrained=false for random ones"
-        weights = published_file(config.hf_hub_id, f"the weights of {name} ({config.hf_hub_id})", remedy)
+        weights = published_file(repository, f"the weights of {name} ({repository})", remedy)
         given["pretrained_cfg_overlay"] = {"file": str(weights)}
     try:
         return timm.create_model(name, pretrained=pretrained, features_only=True, **given)

@@ -161,22 +161,28 @@ class DetrDetector(nn.Module):
             from transformers import AutoConfig, AutoImageProcessor, AutoModelForObjectDetection
         except ImportError as error:
             raise UserError(f"detector={name} needs transformers: pip install transformers.") from error
+        from vlplatform.hub.reach import beyond_reach
+
         if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
             raise UserError(
                 f"detector={name} is no folder: give a hub id (facebook/detr-resnet-50) or a model's folder."
             )
         try:
-            config: Any = AutoConfig.from_pretrained(name)
+            held: dict[str, Any] = {"local_files_only": beyond_reach(name)}
+            config: Any = AutoConfig.from_pretrained(name, **held)
             if config.model_type != "detr":
                 raise UserError(
                     f"detector={name} is a {config.model_type}, not a DETR: choose facebook/detr-resnet-50."
                 )
-            self.processor: Any = AutoImageProcessor.from_pretrained(name)
+            self.processor: Any = AutoImageProcessor.from_pretrained(name, **held)
             make = AutoModelForObjectDetection
-            net: Any = make.from_pretrained(name, use_safetensors=True) if pretrained else make.from_config(config)
+            net: Any = (
+                make.from_pretrained(name, use_safetensors=True, **held) if pretrained else make.from_config(config)
+            )
         except (OSError, ValueError) as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"detector={name} is not to be had ({str(error)[:200]}): check the name or folder."
+                f"detector={name} is not to be had ({first[:200]}): check network and name, or give a folder."
             ) from error
         self.net, self.choice = net.requires_grad_(False).eval(), choice
 

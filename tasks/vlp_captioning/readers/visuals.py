@@ -249,7 +249,7 @@ def _known_by(found: FeatureFile | BoxFolder, items: Sequence[Item]) -> str:
         tried = ", ".join(dict.fromkeys(repr(key(items[0])) for key in _KEYS.values()))
         raise UserError(
             f"{found.path} has none of the data's pictures (it calls its first one '{found.example}', the data's first "
-            f"one would be {tried}): give the features of this data set."
+            f"one would be {tried}): give those of this data set."
         )
     return best
 

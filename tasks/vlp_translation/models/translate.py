@@ -123,10 +123,10 @@ def translate(
         **settings,
     )
     rules = (NoRepeat(no_repeat),) if no_repeat else ()
-    memories = [model.encode(each.numbers).lean() for model, each in zip(models, given)]
     with ExitStack() as stack:
         for model in models:
             stack.enter_context(packed(model))
+        memories = [model.encode(each.numbers).lean() for model, each in zip(models, given)]
         state = together.start(memories)
         found = search(
             together.step, state, len(given[0]), chosen, first.symbols, rules=rules, device=first.device

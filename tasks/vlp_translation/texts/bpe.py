@@ -7,7 +7,7 @@ library tokenizers; applied here, because that library drops characters it has n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -103,15 +103,29 @@ class Bpe:
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
         except ImportError as error:
             raise UserError("byte-pair encoding needs tokenizers: pip install vlplatform[translation].") from error
-        symbols = {letter for word in counts for letter in word} | {word[-1] + END for word in counts}
+        finals = _final_letters(counts)
+        spelt = {word[:-1] + finals[word[-1]]: count for word, count in counts.items()}
         tokenizer: Any = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        trainer = trainers.BpeTrainer(
-            vocab_size=len(symbols) + size, min_frequency=2, end_of_word_suffix=END, show_progress=False
-        )
-        tokenizer.train_from_iterator(_repeated(counts), trainer)
+        letters = {letter for word in spelt for letter in word}
+        trainer = trainers.BpeTrainer(vocab_size=len(letters) + size, min_frequency=2, show_progress=False)
+        tokenizer.train_from_iterator(_repeated(spelt), trainer)
         merges = json.loads(tokenizer.to_str())["model"]["merges"]
-        return cls([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
+        back = {ord(letter): final + END for final, letter in finals.items()}
+        pairs = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+        return cls([pair.translate(back) for pair in pairs])
+
+
+def _final_letters(words: Iterable[str]) -> dict[str, str]:
+    """Letter that ends a word → a letter for private use that stands for it there and that no word has.
+
+    The library's own marks of a word's end would do the same, but are numbered by chance, and the numbers decide
+    between pairs that occur equally often: each run would learn other merges (huggingface/tokenizers, issue 1794).
+    """
+    words = set(words)
+    taken = {letter for word in words for letter in word}
+    free = (letter for letter in map(chr, range(0xF0000, 0x110000)) if letter not in taken)
+    return dict(zip(sorted({word[-1] for word in words}), free))
 
 
 def _repeated(counts: Mapping[str, int], most: int = 10_000) -> Iterator[str]:

@@ -18,8 +18,8 @@ __all__ = ["FeatureFile", "Kind", "open_features"]
 Kind = Literal["auto", "regions", "grid"]
 
 _WHAT = (
-    "the output of vlp prepare features, a bottom-up or LXMERT TSV (or a folder of them), a folder of .npz or of .npy files, "
-    "or an HDF5 file with ID_features or ID_grids"
+    "the output of vlp prepare features, a bottom-up or LXMERT TSV (or a folder of them), a folder of .npz or of .npy "
+    "files, or an HDF5 file with ID_features or ID_grids"
 )
 
 

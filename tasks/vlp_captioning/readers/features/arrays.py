@@ -68,7 +68,9 @@ class BoxFolder:
     def __init__(self, path: Path) -> None:
         files = sorted(file for suffix in ("*.npy", "*.npz") for file in path.rglob(suffix)) if path.is_dir() else []
         if not files:
-            raise UserError(f"data.boxes={path} is no folder with .npy or .npz files: give one with a file per picture.")
+            raise UserError(
+                f"data.boxes={path} is no folder with .npy or .npz files: give one with a file per picture."
+            )
         self.path = path
         self.files, self.example = _by_name(path, files)
 
@@ -76,7 +78,7 @@ class BoxFolder:
         return key in self.files
 
     def boxes(self, key: str) -> np.ndarray[Any, Any]:
-        """The boxes (N, 4), and where they stand.
+        """The boxes (N, 4).
 
         Raises:
             UserError: No such file, a damaged one, or none of boxes.
@@ -87,7 +89,9 @@ class BoxFolder:
             found = loaded if isinstance(loaded, np.ndarray) else _first(loaded, _BOXES)
         if found is None or found.ndim != 2 or found.shape[1] != 4:
             shape = "no array called " + " or ".join(_BOXES) if found is None else f"an array of shape {found.shape}"
-            raise UserError(f"{self.files[key]} holds {shape} where boxes (N, 4) are expected: give the folder of boxes.")
+            raise UserError(
+                f"{self.files[key]} holds {shape} where boxes (N, 4) are expected: give the folder of boxes."
+            )
         return found
 
 
