@@ -76,7 +76,8 @@ class FairseqSettings:
         heads: Heads of encoder and decoder (without arguments it must be given, but for lightweight convolutions).
         encoder_heads: Those of the encoder where they differ.
         decoder_heads: Those of the decoder where they differ.
-        source_dict: The source's dict.txt; without one, words are called word0, word1 ….
+        source_dict: The source's dictionary as fairseq-preprocess wrote it, a word and its count on each line; without
+            one, words are called word0, word1 ….
         target_dict: The target's; the source's unless given.
         codes: Merges of byte-pair encoding, a file of subword-nmt or fastBPE, or [source's, target's]: lines are split
             with them. Without, lines come in pieces already.
