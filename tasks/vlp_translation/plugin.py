@@ -26,6 +26,7 @@ class TranslationPlugin:
     name = "translation"
     summary = "a sentence of one language in another: text files, JSON lines, Multi30k, IWSLT14, WMT14"
     auto_attns = ("sa",)
+    predict_settings = ("decode",)
     reads_text = True
     """``vlp predict`` takes sentences, files of them, and standard input."""
 

@@ -377,7 +377,7 @@ UNFIT: dict[str, tuple[str, list[str], str]] = {
     "option": ("transformer", ["attn=dsa", "attn.branchs=2"], "branchs"),
     "model": ("transformr", [], "did you mean 'transformer'"),
     "setting": ("transformer", ["model.layrs=2"], "layrs"),
-    "layers": ("xlan", ["model.encoder_layers=0"], "encoder_layers=0 must be at least 1"),
+    "layers": ("xlan", ["model.encoder_layers=-1"], "encoder_layers=-1 must be at least 0"),
     "heads": ("xlan", ["model.heads=3"], "dim=16 is not divisible by heads=3"),
     "stages": ("transformer", ["task.stages=[self_critical,cross_entropy]"], "in this order"),
     "stage": ("transformer", ["task.stages=[xe]"], "stages"),

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Source, inputs, output folder, device."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=checkpoint.SOURCE_HELP)
     parser.add_argument(
-        "inputs", nargs="*", default=[], metavar="INPUT", help="files; task.KEY=VALUE changes a setting"
+        "inputs", nargs="*", default=[], metavar="INPUT", help="files or texts; task.KEY=VALUE changes a setting"
     )
     parser.add_argument("--with", dest="others", nargs="+", default=[], metavar="CHECKPOINT", help=checkpoint.WITH_HELP)
     parser.add_argument("--out", type=Path, default=Path("predictions"), help="folder (default: predictions)")

@@ -32,7 +32,7 @@ class TextSettings:
         min_count: Pieces seen less often in the training text are unknown.
         codes: Merges that are there already: a file of subword-nmt or fastBPE, or [source's, target's].
         sentencepiece: A model file of sentencepiece, or [source's, target's]; for subwords=sentencepiece.
-        dictionary: fairseq's dict.txt (a word and its count on each line), or [source's, target's]; it gives the
+        dictionary: fairseq's dictionary file (a word and its count on each line), or [source's, target's]; it gives the
             numbers.
     """
 
