@@ -64,6 +64,14 @@ def test_the_readme_attention_runs(tmp_path):
         "words = Vocabulary(tuple(f'w{i}' for i in range(25)), pad=1, bos=2, eos=3, unk=0)\n"
         "small = MdsanSettings(dim=16, heads=2, hidden=16, encoder_layers=1, decoder_layers=1)\n"
         "MdsanCaptioner(words, Shape(2048), {'name': 'mdsa'}, small).save('mdsan')\n"
+        "from vlp_translation.models import TransformerSettings, Translator\n"
+        "from vlp_translation.texts import Side, Texts\n"
+        "from vlp_translation.texts.dictionary import of_words\n"
+        "from vlp_translation.texts.whole import WholeWords\n"
+        "from vlp_translation.texts.wording import Wording\n"
+        "words = of_words([f'w{i}' for i in range(20)], 'words')\n"
+        "sides = [Side(Wording(code, moses=False), WholeWords(), words) for code in ('de', 'en')]\n"
+        "Translator(Texts(*sides), {'name': 'sa'}, TransformerSettings(preset='tiny')).save('translator')\n"
     )
     subprocess.run([sys.executable, "-c", made + code], check=True, cwd=tmp_path)
 

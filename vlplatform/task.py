@@ -111,7 +111,8 @@ class Task(Protocol):
     ``before_training(trainer)`` gets the trainer's settings before anything is written: it refuses what cannot be
     trained (:class:`UserError`) and returns sentences that the user must know. One with ``shown``, names of parts of
     its losses, has these beside the loss in the line of progress; ``predict_hint`` is what may stand behind
-    ``vlp predict RUN``.
+    ``vlp predict RUN``. One with ``use(model)`` is told before ``vlp eval`` which model it is going to serve: one whose
+    records depend on what that model has learnt (its words) then makes them so.
     """
 
     name: str

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 STAGES = ("cross_entropy", "self_critical")
 
+LOOKED_AT = 20
+"""Images that are looked at before training, whether they have what the model reads."""
 UNKNOWN = 0.05
 """Share of unknown words among those of the training captions from which on a training tells it."""
 FEW = 100
@@ -181,7 +183,8 @@ class CaptioningTask:
         """What is worth knowing about words and learning rates.
 
         Raises:
-            UserError: The captions of ``val`` that ``best`` needs are not there.
+            UserError: The captions of ``val`` that ``best`` needs are not there, or the attribute words that the model
+                reads.
         """
         staged = [trainer.for_stage(stage) for stage in self.stages]
         judged = trainer.average > 0 or any(each.eval_every for each in staged)
@@ -192,6 +195,14 @@ class CaptioningTask:
                 f"{self.settings.best}): add some, or switch evaluations off with trainer.eval_every=0 "
                 "trainer.average=0."
             )
+        if self.model_class.reads_attributes and self.sections["attn"].get("variant") != "visual":
+            few = self.training[0][:LOOKED_AT]
+            if not any(self.data.visual(item).attributes for item in few):
+                raise UserError(
+                    f"model={self.model_class.name} reads attribute words, and the first {len(few)} images of data="
+                    f"{self.data.name} have none: give data.attributes=FILE, or features that vlp prepare made with "
+                    "attributes=RUN, or leave the words out with attn.variant=visual."
+                )
         told = self._unknown()
         if len(staged) == len(STAGES) and staged[0].learning_rate <= staged[1].learning_rate:
             told.append(

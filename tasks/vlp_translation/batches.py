@@ -103,10 +103,11 @@ class SentenceRecords:
 
     Args:
         corpus: The sentences.
+        texts: Given for training sentences, whose lines are not kept: they are put together again from their numbers.
     """
 
-    def __init__(self, corpus: Corpus) -> None:
-        self.corpus = corpus
+    def __init__(self, corpus: Corpus, texts: Texts | None = None) -> None:
+        self.corpus, self.texts = corpus, texts
         self.order: NDArray[np.int64] = np.argsort(-corpus.lengths[:, 0], kind="stable")
 
     def __len__(self) -> int:
@@ -115,7 +116,11 @@ class SentenceRecords:
     def __getitem__(self, index: int, /) -> Mapping[str, Any]:
         place = int(self.order[index])
         pair = self.corpus[place]
-        lines = {"line": self.corpus.line(place), "reference": self.corpus.reference(place)}
+        if self.texts is None:
+            lines = {"line": self.corpus.line(place), "reference": self.corpus.reference(place)}
+        else:
+            sides = zip(("line", "reference"), (self.texts.source, self.texts.target), pair[1:])
+            lines = {name: side.detokenised(side.decode(numbers.tolist())) for name, side, numbers in sides}
         return {"id": pair[0], "index": place, "pairs": [pair], **lines}
 
 

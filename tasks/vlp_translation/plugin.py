@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from vlp_translation.ensemble import TranslatorEnsemble, members_of
 from vlp_translation.models import MODELS, TransformerSettings, Translator, attentions
 from vlp_translation.readers import DATA_SETS, READERS, open_data
-from vlp_translation.task import OWN_METRICS, TranslationSettings, TranslationTask, bare_model
+from vlp_translation.task import OWN_METRICS, TranslationSettings, TranslationTask
 from vlp_translation.texts import Texts
 from vlplatform import settings as typed
 from vlplatform.errors import UserError, nearest
@@ -29,6 +30,7 @@ class TranslationPlugin:
     predict_settings = ("decode",)
     reads_text = True
     """``vlp predict`` takes sentences, files of them, and standard input."""
+    predict_settings = ("decode",)
 
     def models(self) -> dict[str, str]:
         """Model name → one-line summary."""
@@ -100,13 +102,21 @@ class TranslationPlugin:
             raise UserError(f"the saved settings are no translator's ({error!r}): check config.json.") from error
         return Translator(texts, attn, typed.parse(TransformerSettings, values, "model")).to(precision)
 
+    def ensemble(self, models: Sequence[nn.Module]) -> TranslatorEnsemble:
+        """Several translators as one, by the mean of their probabilities.
+
+        Raises:
+            UserError: Other words than the first has.
+        """
+        return TranslatorEnsemble([members_of(model)[0] for model in models])
+
     def predict_texts(
         self, model: nn.Module, inputs: Sequence[str | Path], out: Path | None, device: torch.device
     ) -> list[Path]:
         """Translations of sentences, printed, and of files of sentences, as ``OUT/NAME.LANGUAGE``."""
         from vlp_translation.predict import predict_texts
 
-        return predict_texts(bare_model(model), inputs, out, device)
+        return predict_texts(model, inputs, out, device)
 
     def predict_files(self, model: nn.Module, inputs: Sequence[Path], out: Path, device: torch.device) -> list[Path]:
         """Translations of files of sentences, a line each, as ``OUT/NAME.LANGUAGE``."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from vlp_translation.ensemble import best_translations
 from vlp_translation.models import Translator
 from vlplatform.interpret import capture, draw
 from vlplatform.task import Exhibit
@@ -18,7 +19,10 @@ LONGEST = 30
 """Tokens of the longest sentence whose attention is drawn; longer ones would not fit on a page."""
 WEIGHTS = (
     "Each row shows where one token looked in the layer named, the mean over heads, brightest where most, every row "
-    "scaled to its own maximum: rows can be compared in shape, not in brightness. A map says where this layer read, not "
+    "scaled to its own maximum: rows can be compared in shape, not in brightness. In the decoder's rows over the source "
+    "stand the tokens it wrote, elsewhere those that it or the encoder read. Where the logits are a sum, what each "
+    "summand alone would attend to (content: queries and keys; the others: positions) stands beside the whole, which "
+    "the model uses. Weights that may be negative are shown by their magnitude. A map says where this layer read, not "
     "why a word was chosen: lower layers have mixed the tokens before."
 )
 """What the matrices show and do not show."""
@@ -51,23 +55,22 @@ def attention_exhibits(task: TranslationTask, model: Translator, split: str) -> 
     batch = _fitting(task, model, split)
     if batch is None:
         return []
-    (found,) = model.generate(batch["source"], beam=task.settings.decode.beam)
+    (found,) = best_translations([model], batch["source"], task.settings.decode)
+    tokens = found[0].tokens[:LONGEST]
     source, target = task.texts.source.vocabulary, task.texts.target.vocabulary
-    read = torch.tensor([[target.eos, *found[0].tokens]], device=model.device)[:, :-1]
+    read = torch.tensor([[target.eos, *tokens]], device=model.device)[:, :-1]
     with capture(model) as captured:
         model.decode(model.encode(batch["source"]), read)
     of_source = [source.words[number] for number in batch["source"][0].tolist()]
-    written = [target.words[number] for number in found[0].tokens]
+    written = [target.words[number] for number in tokens]
     given = [target.words[number] for number in read[0].tolist()]
-    text = f"{found[0].text} — {WEIGHTS}"
     made: list[Exhibit] = []
-    for part, rows, columns in (
-        ("decoder", written, of_source),
-        ("encoder", of_source, of_source),
-        ("decoder", given, given),
+    for part, kind, rows, columns in (
+        ("decoder", "cross", written, of_source),
+        ("encoder", "attention", of_source, of_source),
+        ("decoder", "attention", given, given),
     ):
-        kind = "cross" if columns is of_source and part == "decoder" else "attention"
-        names = [name for name in captured.names("tokens") if name.startswith(f"{part}.") and f".{kind}" in name]
+        names = [name for name in captured.names("tokens") if name.startswith(f"{part}.") and name.endswith(f".{kind}")]
         if names:
             pictures = {
                 title: draw.weight_matrix(weights, rows, columns)
@@ -75,7 +78,8 @@ def attention_exhibits(task: TranslationTask, model: Translator, split: str) -> 
                 if weights.shape == (len(rows), len(columns))
             }
             if pictures:
-                made.append(Exhibit(batch["ids"][0], pictures, f"{names[-1]}: {text}"))
+                text = f"{names[-1]}: {batch['lines'][0]} — {found[0].text}"
+                made.append(Exhibit(batch["ids"][0], pictures, text, note=WEIGHTS))
     return made
 
 

@@ -6,14 +6,15 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vlp_translation.batches import BatchSettings, SentenceRecords, TokenBatches, collate
 from vlp_translation.corpus import Corpus
-from vlp_translation.models import TransformerSettings, Translation, Translator
+from vlp_translation.ensemble import best_translations, log_likelihoods, members_of
+from vlp_translation.models import TransformerSettings, Translator
 from vlp_translation.readers import ParallelData
 from vlp_translation.texts import Texts, TextSettings
 from vlplatform.data import cache_folder
@@ -44,6 +45,8 @@ class DecodeSettings:
         unk_penalty: Taken off the log-probability of the unknown word.
         no_repeat: Forbid n-grams of so many tokens to come twice; 0: allow.
         replace_unknown: Put the source word that got the most attention in place of an unknown word.
+        returned: Translations of a sentence that ``vlp predict`` writes; more than one as an n-best list, see there.
+        max_source: Longer sources, in pieces, are refused: time and memory grow with the square.
     """
 
     beam: int = 5
@@ -54,12 +57,34 @@ class DecodeSettings:
     unk_penalty: float = 0.0
     no_repeat: int = 0
     replace_unknown: bool = False
+    returned: int = 1
+    max_source: int = 1024
 
     def __post_init__(self) -> None:
-        BeamSettings(10**6, self.min_length, beam=self.beam, length_penalty=self.length_penalty)  # checks them
+        sizes = {"beam": self.beam, "returned": self.returned, "length_penalty": self.length_penalty}
+        BeamSettings(10**6, self.min_length, **sizes)  # checks them
         for name in ("max_length_a", "max_length_b", "unk_penalty", "no_repeat"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+        if self.max_source < 1:
+            raise ValueError(f"max_source={self.max_source} must be at least 1")
+
+    @property
+    def of_search(self) -> dict[str, Any]:
+        """What :func:`vlp_translation.models.translate` takes of them."""
+        return {name: value for name, value in vars(self).items() if name != "max_source"}
+
+    def check_length(self, length: int, where: str) -> None:
+        """See that a source of ``length`` pieces can be translated.
+
+        Raises:
+            UserError: It is too long.
+        """
+        if length > self.max_source:
+            raise UserError(
+                f"{where} has {length} words or pieces, more than task.decode.max_source={self.max_source}: divide it "
+                "into sentences, or raise that."
+            )
 
 
 @dataclass(frozen=True)
@@ -105,6 +130,7 @@ class TranslationTask:
 
     name = "translation"
     stages: tuple[str, ...] = ("cross_entropy",)
+    predict_hint = '"a sentence"'
 
     def __init__(
         self,
@@ -117,6 +143,7 @@ class TranslationTask:
         self.settings, self.data, self.model_settings = settings, data, model_settings
         self.best_metric = settings.best
         self._corpora: dict[str, Corpus] = {}
+        self._training = True
 
     def enter(self, stage: str) -> None:
         """There is one stage."""
@@ -126,9 +153,20 @@ class TranslationTask:
         """Between lines and numbers: learnt from the training text once, then cached."""
         return Texts.learn(self.data, self.settings.text, cache_folder() / "translation")
 
-    def use(self, model: Translator) -> None:
-        """Read data as a loaded model does, with its words."""
-        self.texts = model.texts
+    def use(self, model: nn.Module) -> None:
+        """Read data as a loaded model does, with its words, to evaluate it; ``train`` then has single sentences, too.
+
+        Raises:
+            UserError: The data are of other languages.
+        """
+        texts = members_of(model)[0].texts
+        for side, given in zip((texts.source, texts.target), self.data.languages):
+            if side.language not in (given, "xx"):  # xx: vlp convert was not told
+                raise UserError(
+                    f"data={self.data.name} goes from {' to '.join(self.data.languages)}, the model from "
+                    f"{texts.source.language} to {texts.target.language}: set data.source and data.target."
+                )
+        self.texts, self._training = texts, False
         self._corpora.clear()
 
     def corpus(self, split: str) -> Corpus:
@@ -141,13 +179,25 @@ class TranslationTask:
 
     def records(self, split: str) -> Records:
         """Batches for ``train``, single sentences for the others."""
-        if split == "train":
+        if split == "train" and self._training:
             return TokenBatches(self.corpus("train"), self.settings.batches)
         return self.evaluation_records(split)
 
     def evaluation_records(self, split: str) -> SentenceRecords:
-        """The sentences of any split one by one."""
-        return SentenceRecords(self.corpus(split))
+        """The sentences of any split one by one.
+
+        Raises:
+            UserError: None has a translation to compare with, or one is too long.
+        """
+        corpus = self.corpus(split)
+        if split == "train":
+            return SentenceRecords(corpus, self.texts)
+        if all(corpus.reference(i) is None for i in range(len(corpus))):
+            raise UserError(f"data={self.data.name} has no translations to score {split} against: use vlp predict.")
+        longest = int(corpus.lengths[:, 0].argmax())
+        where = f"data={self.data.name}, {split}: the line of id {corpus[longest][0]}"
+        self.settings.decode.check_length(int(corpus.lengths[longest, 0]), where)
+        return SentenceRecords(corpus)
 
     def collate(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Padded tensors, see :func:`vlp_translation.batches.collate`."""
@@ -170,7 +220,7 @@ class TranslationTask:
 
     def loss(self, model: nn.Module, batch: Mapping[str, Any]) -> Loss:
         """Label-smoothed cross-entropy, summed over tokens."""
-        translator = bare_model(model)
+        translator = members_of(model)[0]
         targets = batch["targets"]
         real = targets != translator.texts.target.vocabulary.pad
         hidden = translator.decode(translator.encode(batch["source"]), batch["read"])
@@ -180,12 +230,14 @@ class TranslationTask:
 
     def predict(self, model: nn.Module, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Per sentence its ``translation`` and ``words``, where scores ask for them, and the reference's likelihood."""
-        translator = bare_model(model)
-        translations = self._translations(translator, batch) if self.settings.wanted else [None] * len(batch["ids"])
+        models, wanted = members_of(model), self.settings.wanted
+        found = best_translations(models, batch["source"], self.settings.decode) if wanted else []
+        translations = found or [None] * len(batch["ids"])
         predictions: list[dict[str, Any]] = []
-        references = self._likelihoods(translator, batch)
-        rows = zip(batch["ids"], batch["lines"], batch["references"], translations, references, strict=True)
-        for id, line, reference, found, (nll, count) in rows:
+        likelihoods, real = log_likelihoods(models, batch["source"], batch["read"], batch["targets"])
+        nlls, counts = (-likelihoods.double().sum(1)).tolist(), real.sum(1).tolist()
+        rows = zip(batch["ids"], batch["lines"], batch["references"], translations, nlls, counts, strict=True)
+        for id, line, reference, found, nll, count in rows:
             prediction: dict[str, Any] = {"id": id, "source": line, "reference": reference}
             if found is not None:
                 prediction |= {"translation": found.text, "words": found.words, "score": found.score}
@@ -194,29 +246,9 @@ class TranslationTask:
             predictions.append(prediction)
         return predictions
 
-    def _translations(self, model: Translator, batch: Mapping[str, Any]) -> list[Translation]:
-        """The best translation of each sentence; that of an empty line is empty."""
-        return best_translations(model, batch["source"], self.settings.decode)
-
-    def _likelihoods(self, model: Translator, batch: Mapping[str, Any]) -> list[tuple[float, int]]:
-        """Per sentence the negative log-likelihood of its reference, in nats, and its number of tokens."""
-        targets = batch["targets"]
-        real = targets != model.texts.target.vocabulary.pad
-        hidden = model.decode(model.encode(batch["source"]), batch["read"])
-        log_probs = model.vocabulary_logits(hidden[real]).float().log_softmax(-1)
-        of_words = torch.zeros(targets.shape, device=targets.device)
-        of_words[real] = -log_probs.gather(1, targets[real][:, None]).squeeze(1)
-        return list(zip(of_words.double().sum(1).tolist(), real.sum(1).tolist(), strict=True))
-
     def score(self, predictions: Sequence[Mapping[str, Any]]) -> Score:
-        """Scores against the references, with their signatures; likelihood of the references.
-
-        Raises:
-            UserError: No sentence has a reference.
-        """
+        """Scores against the references, with their signatures; likelihood of the references."""
         judged = [p for p in predictions if p["reference"] is not None]
-        if not judged:
-            raise UserError(f"data={self.data.name} has no translations to score against: translate with vlp predict.")
         tokens = sum(p["tokens"] for p in judged)
         values = {"nll": sum(p["nll"] for p in judged) / tokens}
         values["perplexity"] = math.exp(min(values["nll"], 700.0))
@@ -225,12 +257,11 @@ class TranslationTask:
             target = self.texts.target
             hypotheses = [metrics.Sentence(p["words"], p["translation"]) for p in judged]
             references = [[metrics.Sentence(target.words(p["reference"]), p["reference"])] for p in judged]
-            lower = self.settings.text.lower
             found = metrics.score(
                 hypotheses,
                 references,
                 metrics=self.settings.wanted,
-                lowercase=lower,
+                lowercase=target.wording.lower,
                 tokenizer=target.wording.signature,
             )
             values = {**found.values, **values}
@@ -249,14 +280,14 @@ class TranslationTask:
         """Sentences with their translation and what people wrote, spread evenly over the split."""
         from vlp_translation.show import exhibits
 
-        return exhibits(self, bare_model(model), split, count)
+        return exhibits(self, members_of(model)[0], split, count)
 
     @torch.no_grad()
     def attention_exhibits(self, model: nn.Module, split: str) -> list[Exhibit]:
         """Where each token looked: at the source, at other tokens by content and by position."""
         from vlp_translation.show import attention_exhibits
 
-        return attention_exhibits(self, bare_model(model), split)
+        return attention_exhibits(self, members_of(model)[0], split)
 
     def describe(self) -> dict[str, Any]:
         """Data set, languages, licence, citation, model and attention."""
@@ -270,31 +301,3 @@ class TranslationTask:
             "model": Translator.name,
             "attention": self.sections["attn"]["name"],
         }
-
-
-def best_translations(model: Translator, source: Tensor | Sequence[str], decode: DecodeSettings) -> list[Translation]:
-    """The best translation of each sentence, as ``decode`` says; that of an empty one is empty.
-
-    Args:
-        model: The translator.
-        source: Numbers (B, S), or lines.
-        decode: How.
-    """
-    if isinstance(source, Tensor):
-        filled = ((source != model.texts.source.vocabulary.pad).sum(1) > 1).tolist()  # beside the end symbol
-        kept: Tensor | list[str] = source[torch.tensor(filled, device=source.device)]
-    else:
-        filled = [bool(model.texts.source.encode(line)) for line in source]
-        kept = [line for line, full in zip(source, filled) if full]
-    found = iter(model.generate(kept, **vars(decode)) if any(filled) else [])
-    return [next(found)[0] if full else Translation("", 0.0, [], [], []) for full in filled]
-
-
-def bare_model(model: nn.Module) -> Translator:
-    """The translator inside the wrappers of compilation and data parallelism."""
-    while not isinstance(model, Translator):
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        if inner is None:
-            raise TypeError(f"{type(model).__name__} is no translator")
-        model = cast(nn.Module, inner)
-    return model

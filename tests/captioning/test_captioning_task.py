@@ -312,6 +312,22 @@ def test_no_captions_at_all() -> None:
         task.score(predictions)
 
 
+def test_a_model_of_attribute_words_needs_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, refused in (((), True), (("attn=eta", "attn.variant=visual"), False)):
+        task = build("eta", *words)
+        task.before_training(TrainerSettings())
+        look = task.data.visual
+        monkeypatch.setattr(
+            type(task.data), "visual", lambda _, item, look=look: dataclasses.replace(look(item), attributes=())
+        )
+        if refused:
+            with pytest.raises(UserError, match=r"model=eta reads attribute words, and the first \d+ images"):
+                task.before_training(TrainerSettings())
+        else:
+            task.before_training(TrainerSettings())
+        monkeypatch.undo()
+
+
 def test_images_without_references_are_not_scored() -> None:
     task = build("transformer", "task.scores=[bleu]", "task.best=bleu4")
     few(task, [("a dog",)], [("a dog runs on grass",), ()])

@@ -23,7 +23,10 @@ captions:
   vlp eval runs/NAME task.decode.beam=6 task.decode.groups=3        (diverse beams)
   vlp eval runs/NAME task.decode.samples=5 task.decode.top_p=0.9    (the likeliest of five drawn from the nucleus)
   vlp eval runs/ONE --with runs/TWO runs/THREE                      (an ensemble, by the mean of probabilities)
-  vlp eval runs/NAME task.submission=results/mine --split test      (a result file for the COCO server)"""
+  vlp eval runs/NAME task.submission=results/mine --split test      (a result file for the COCO server)
+translations:
+  vlp eval runs/NAME --split test_2016_flickr task.decode.length_penalty=0.6 --out scores.json
+  vlp eval translator data=text data.source=en data.target=de data.test=mine --split test    (mine.en, mine.de)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=checkpoint.SOURCE_HELP)
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="data=…, data.KEY=…, task.KEY=…")
     parser.add_argument("--with", dest="others", nargs="+", default=[], metavar="CHECKPOINT", help=checkpoint.WITH_HELP)
-    parser.add_argument("--split", default="val", help="train, val (default) or test")
+    parser.add_argument("--split", default="val", help="train, val (default), test, or another of the data set's")
     at_a_time, readers = whole_number("--batch-size", 1), whole_number("--workers", 0)
     parser.add_argument("--batch-size", type=at_a_time, default=4, metavar="N", help="records at a time (default 4)")
     parser.add_argument("--workers", type=readers, default=0, metavar="N", help="processes that read (default 0)")
@@ -57,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     overrides = [*args.overrides, *overrides]
     model, config = checkpoint.load(args.checkpoint, args.device, others)
     task = registry.task(config["task"]).build(checkpoint.sections_with(config, overrides))
+    if use := getattr(task, "use", None):
+        use(model)
     score = evaluate(task, model, args.split, batch_size=args.batch_size, workers=args.workers)
     result = {
         "checkpoint": args.checkpoint,

@@ -83,7 +83,7 @@ def weight_matrix(weights: Tensor, rows: Sequence[str], columns: Sequence[str], 
     for i, word in enumerate(columns):
         pen.text((gap, (i + 0.5) * cell), word, fill=INK, font=font, anchor="lm")
     canvas = Image.new("RGB", (left + colours.shape[1], top + colours.shape[0]), PAPER)
-    canvas.paste(strip.transpose(Image.Transpose.FLIP_TOP_BOTTOM).transpose(Image.Transpose.TRANSPOSE), (left, 0))
+    canvas.paste(strip.transpose(Image.Transpose.ROTATE_90), (left, 0))  # against the clock: the first stays left
     canvas.paste(Image.fromarray(colours), (left, top))
     pen = ImageDraw.Draw(canvas)
     for i, word in enumerate(rows):
