@@ -1,7 +1,7 @@
 """What an encoder's attention lets its tokens know of places: a probe on Scenes, mechanisms × seeds.
 
 A two-layer encoder over detector-like regions (vectors that do not carry positions, and boxes) learns, from the outputs
-of two things, how the first lies to the second: left of, right of, above, below. Words, decoder and search are left out,
+of two things, how the first lies to the second: left of, right of, above, below. Words, decoder, search are left out,
 so that the table says what the mechanism itself can tell. Chance is 1/4; who knows the axis alone comes to 1/2.
 
     python scripts/probe_spatial.py [--steps 600] [--seeds 3] [--only sa gsa …]

@@ -16,6 +16,7 @@ from vlp_captioning.models.m2 import M2Captioner, M2Settings
 from vlp_captioning.models.mdsan import MdsanCaptioner, MdsanSettings
 from vlp_captioning.models.xlan import XlanCaptioner, XlanSettings
 from vlp_captioning.models.xtransformer import XTransformerCaptioner, XTransformerSettings
+from vlplatform.attention.xlinear import Activation
 from vlplatform.errors import UserError
 from vlplatform.hub.importer import Checkpoint, Importer, fill
 from vlplatform.layers.official import MDSAN_ATTENTION, XLINEAR
@@ -23,6 +24,8 @@ from vlplatform.text import Vocabulary
 
 Renaming = Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]
 """Patterns of the authors' names and what stands for them in ours."""
+
+_WIDTHS = {"head_dim": "fc_v", "key_dim": "fc_q"}
 
 _STATES = ("running_keys", "running_values", "running_mask_self_attention", "running_seq")
 """What M² and MD-SAN keep between the steps of decoding, as buffers that go into their checkpoints; no weights."""
@@ -83,12 +86,16 @@ class JdaiSettings:
         symbol: Number that is begin, end and filler at once.
         unk: Number that stands for unknown words; null: they are left out.
         max_length: Words of the longest caption (X-LAN; X-Transformer's table of positions tells).
+        activation: ``MODEL.BILINEAR.ACT``, and of features and words, of the configuration it was trained with.
+        alpha: ``MODEL.BILINEAR.ELU_ALPHA``: of CELU and ELU everywhere.
     """
 
     vocabulary: str | None = None
     symbol: int = 0
     unk: int | None = None
     max_length: int = 64
+    activation: Activation = "celu"
+    alpha: float = 1.3
 
 
 def mdsanet(checkpoint: Checkpoint, chosen: MdsanetSettings) -> nn.Module:
@@ -103,15 +110,11 @@ def mdsanet(checkpoint: Checkpoint, chosen: MdsanetSettings) -> nn.Module:
     heads = len(weights["encoder.layers.0.mhatts.0.attention.W"])
     branches = _count(weights, r"encoder\.layers\.0\.mhatts\.(\d+)\.")
     layers, decoders = _count(weights, r"encoder\.layers\.(\d+)\."), _count(weights, r"decoder\.layers\.(\d+)\.")
-    head_dim = weights["encoder.layers.0.mhatts.0.attention.fc_v.weight"].shape[0] // heads
-    attn = {"name": "mdsa", "heads": heads, "branches": branches, "drop": chosen.drop}
     decoder_heads = chosen.heads or heads
+    attn = {"name": "mdsa", "heads": heads, "branches": branches, "drop": chosen.drop}
+    attn |= _head_sizes(weights, "encoder.layers.0.mhatts.0.attention.", heads, dim)
     plain = {"name": "sa", "heads": decoder_heads}
-    for key, theirs, count in (("head_dim", "fc_v", decoder_heads), ("key_dim", "fc_q", decoder_heads)):
-        width = weights[f"decoder.layers.0.self_att.attention.{theirs}.weight"].shape[0] // count
-        plain |= {} if width * count == dim else {key: width}
-    if head_dim * heads != dim:
-        attn["head_dim"] = head_dim
+    plain |= _head_sizes(weights, "decoder.layers.0.self_att.attention.", decoder_heads, dim)
     model = MdsanCaptioner(
         _vocabulary(chosen.vocabulary, size, pad=chosen.pad, bos=chosen.bos, eos=chosen.eos, unk=chosen.unk),
         Shape(weights["encoder.fc.weight"].shape[1], forbidden=()),  # their search forbids nothing
@@ -208,7 +211,9 @@ def jdai_xlan(checkpoint: Checkpoint, chosen: JdaiSettings) -> nn.Module:
             dim=dim,
             encoder_layers=_count(weights, r"encoder_layers\.layers\.(\d+)\."),
             max_length=chosen.max_length,
-            **_block_sizes(weights, below, dim),
+            word_activation=chosen.activation,
+            word_alpha=chosen.alpha,
+            **_block_sizes(weights, below, dim, chosen),
         ),
     )
     renaming: Renaming = (
@@ -252,7 +257,7 @@ def jdai_xtransformer(checkpoint: Checkpoint, chosen: JdaiSettings) -> nn.Module
             decoder_layers=_count(weights, r"decoder\.layers\.(\d+)\."),
             hidden=weights["encoder.layers.0.ff_layer.fc1.weight"].shape[0],
             max_length=weights["decoder.embed_positions.pe"].shape[1] - 1,
-            **_block_sizes(weights, below, dim),
+            **_block_sizes(weights, below, dim, chosen),
         ),
     )
     renaming: Renaming = (
@@ -321,10 +326,18 @@ def _of_blocks() -> Renaming:
     return [(rf"\.{re.escape(theirs)}\.", f".{ours}.") for theirs, ours in XLINEAR.items()]
 
 
-def _block_sizes(weights: dict[str, Tensor], block: str, dim: int) -> dict[str, Any]:
-    """Heads and middle width that a block's weights tell."""
+def _head_sizes(weights: dict[str, Tensor], attention: str, heads: int, dim: int) -> dict[str, int]:
+    """The widths d_v and d_k of heads, where one of them is not D / heads."""
+    widths = {key: weights[f"{attention}{name}.weight"].shape[0] for key, name in _WIDTHS.items()}
+    return {} if set(widths.values()) == {dim} else {key: width // heads for key, width in widths.items()}
+
+
+def _block_sizes(weights: dict[str, Tensor], block: str, dim: int, chosen: JdaiSettings) -> dict[str, Any]:
+    """Heads and middle width that a block's weights tell, and the activation, which they do not."""
     mid, width = weights[f"{block}attn_net.attention_basic.0.weight"].shape
-    return {"heads": dim // width, "mid": mid}
+    activation = {"activation": chosen.activation, "feature_activation": chosen.activation}
+    alpha = {"alpha": chosen.alpha, "feature_alpha": chosen.alpha}
+    return {"heads": dim // width, "mid": mid, **activation, **alpha}
 
 
 def _renamed(weights: dict[str, Tensor], renaming: Renaming) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from vlp_captioning.models import Captioner, Images
+from vlp_captioning.models.images import square_grid
 from vlp_captioning.readers import CaptionData, Item, Visual
 from vlplatform.errors import UserError
 from vlplatform.geometry import Geometry
@@ -83,9 +84,11 @@ def images_of(batch: Mapping[str, Any], model: Captioner) -> Images:
     given = batch["features"] if "features" in batch else batch["pixels"]
     geometry = None
     if (boxes := batch.get("boxes")) is not None:
-        geometry = Geometry.from_boxes(boxes, batch.get("size"))
+        geometry = Geometry.from_boxes(boxes, batch.get("size"), mask=batch.get("mask"))
     elif (grid := batch.get("grid")) is not None:
         geometry = Geometry.from_grid(*grid, device=given.device)
+    elif "features" in batch:
+        geometry = square_grid(given.shape[1], device=given.device)
     named: dict[str, Any] = {key: batch[key] for key in ("features", "mask", "pixels") if key in batch}
     if model.reads_attributes:
         coded = [model.vocabulary.encode(words) for words in batch["attributes"]]

@@ -1,4 +1,4 @@
-"""One translator or several as one, by the mean of their probabilities: what the command line evaluates and predicts with."""
+"""One translator, or several as one by the mean of their probabilities: what evaluation and ``vlp predict`` use."""
 
 from __future__ import annotations
 

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from itertools import islice
+from contextlib import suppress
+from itertools import groupby, islice
 from pathlib import Path
+from typing import cast
 
 import torch
+from torch import nn
 
+from vlp_translation.ensemble import members_of, n_best
 from vlp_translation.lines import read_lines
-from vlp_translation.models import Translator
-from vlp_translation.task import DecodeSettings, best_translations
+from vlp_translation.models import Translation, Translator
+from vlp_translation.task import DecodeSettings
 from vlplatform import settings
 from vlplatform.errors import UserError
 
 BATCH = 64
 """Sentences that are translated together; sorted by length among so many times ``BATCH``."""
 
+Line = tuple[str, str]
+"""A line, and where it stands, for messages."""
 
-def predict_texts(
-    model: Translator, inputs: Sequence[str | Path], out: Path | None, device: torch.device
-) -> list[Path]:
+
+def predict_texts(model: nn.Module, inputs: Sequence[str | Path], out: Path | None, device: torch.device) -> list[Path]:
     """Translate sentences, files of them and standard input, a line each; the order is kept.
 
     Translations of sentences and of standard input (``-``) are printed, a line each and nothing else; those of a file
-    go to ``OUT/NAME.LANGUAGE``. An empty line's translation is an empty line.
+    go to ``OUT/NAME.LANGUAGE``. An empty line's translation is an empty line. With ``task.decode.returned`` above 1
+    the lines are Moses' n-best lists, ``NUMBER ||| TRANSLATION ||| SCORE``: sentences are numbered from 0, the best of
+    each comes first.
 
     Args:
-        model: The translator.
+        model: The translator, or an ensemble.
         inputs: Sentences; paths of files; ``-``. None: standard input.
         out: Folder for the translations of files.
         device: Where to translate.
@@ -38,69 +46,128 @@ def predict_texts(
         The files written.
 
     Raises:
-        UserError: A file that cannot be read, is not UTF-8, or whose translation cannot be written.
+        UserError: A file that cannot be read, is not UTF-8, or whose translation cannot be written; a line that is too
+            long. Files are looked through for such lines before the first is translated.
     """
-    model = model.to(device).eval()
-    decode = as_decoded(model)
+    models, decode = members_of(model.to(device).eval()), as_decoded(model)
+    files = [each for each in inputs if isinstance(each, Path)]
+    targets = _targets(files, out or Path("predictions"), models[0].texts.target.language)
+    for path in targets:
+        for where, line in _lines(path):
+            decode.check_length(len(line.split()), where)
     written: list[Path] = []
-    for each in inputs or ["-"]:
-        if isinstance(each, Path):
-            written.append(_file(model, each, out or Path("predictions"), decode))
+    for kind, group in groupby(inputs or ["-"], lambda each: "file" if isinstance(each, Path) else each == "-"):
+        if kind == "file":
+            for path in group:
+                written.append(_file(models, Path(path), targets[Path(path)], decode))
+        elif kind:
+            _print((each for lines in _arriving() for each in translated(models, lines, decode)), decode)
         else:
-            lines = _standard_input() if each == "-" else [each]
-            for translation in translated(model, lines, decode, ahead=1 if each == "-" else BATCH):
-                print(translation, flush=True)
+            _print(translated(models, [(f"'{str(text)[:20]} …'", str(text)) for text in group], decode), decode)
     return written
 
 
-def translated(model: Translator, lines: Iterable[str], decode: DecodeSettings, ahead: int = BATCH) -> Iterator[str]:
-    """The translations of lines, in their order, a few batches at a time.
+def translated(
+    models: Sequence[Translator], lines: Iterable[Line], decode: DecodeSettings
+) -> Iterator[list[Translation]]:
+    """The best translations of each line, in the order of the lines, some batches at a time.
 
     Args:
-        model: The translator.
-        lines: As many as there are; they are not held.
+        models: The translator, or the members of an ensemble.
+        lines: As many as there are; they are not held. Lines of like lengths share a batch.
         decode: How.
-        ahead: Batches read before the first is translated; lines of like lengths share a batch.
+
+    Raises:
+        UserError: A line that is too long.
     """
-    stream = iter(lines)
-    while chunk := list(islice(stream, BATCH * ahead if ahead > 1 else 1)):
-        order = sorted(range(len(chunk)), key=lambda i: len(chunk[i]))
-        found = [""] * len(chunk)
+    stream, source = iter(lines), models[0].texts.source
+    while chunk := list(islice(stream, BATCH * BATCH)):
+        lengths = [len(source.encode(line)) for _, line in chunk]
+        for length, (where, _) in zip(lengths, chunk):
+            decode.check_length(length, where)
+        order = sorted(range(len(chunk)), key=lengths.__getitem__)
+        found: list[list[Translation]] = [[]] * len(chunk)
         for start in range(0, len(order), BATCH):
             places = order[start : start + BATCH]
-            for place, translation in zip(places, best_translations(model, [chunk[i] for i in places], decode)):
-                found[place] = " ".join(translation.text.split("\n"))
+            for place, best in zip(places, n_best(models, [chunk[i][1] for i in places], decode)):
+                found[place] = best
         yield from found
 
 
-def as_decoded(model: Translator) -> DecodeSettings:
-    """How the model's run decoded in evaluation; the defaults without a run."""
+def as_decoded(model: nn.Module) -> DecodeSettings:
+    """How the model's run decoded in evaluation, or as ``vlp predict`` was told; the defaults without a run."""
     task = getattr(model, "loaded_config", {}).get("sections", {}).get("task", {})
     return settings.parse(DecodeSettings, task["decode"], "task.decode") if "decode" in task else DecodeSettings()
 
 
-def _file(model: Translator, path: Path, out: Path, decode: DecodeSettings) -> Path:
-    """Translate a file into ``OUT/NAME.LANGUAGE``, which is there only when it is whole."""
-    target = out / f"{path.name}.{model.texts.target.language}"
+def _written(translations: Iterable[list[Translation]], decode: DecodeSettings) -> Iterator[str]:
+    """Lines of the sentences' translations."""
+    for number, found in enumerate(translations):
+        for each in found:
+            text = " ".join(each.text.split("\n"))
+            yield text if decode.returned == 1 else f"{number} ||| {text} ||| {each.score:.6f}"
+
+
+def _print(translations: Iterable[list[Translation]], decode: DecodeSettings) -> None:
+    for line in _written(translations, decode):
+        print(line, flush=True)
+
+
+def _targets(files: Sequence[Path], out: Path, language: str) -> dict[Path, Path]:
+    """File → the file of its translation."""
+    targets = {path: out / f"{path.name}.{language}" for path in files}
+    for path, target in targets.items():
+        if other := next((each for each in targets if each != path and targets[each] == target), None):
+            raise UserError(f"{path} and {other} would both be translated into {target}: predict one after the other.")
+    return targets
+
+
+def _file(models: Sequence[Translator], path: Path, target: Path, decode: DecodeSettings) -> Path:
+    """Translate a file into ``target``, which is there only when it is whole."""
     part = target.with_name(f".{target.name}.part")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            file = stack.enter_context(part.open("w", encoding="utf-8", newline="\n"))
-            for translation in translated(model, (line for _, line in read_lines(path)), decode):
-                file.write(f"{translation}\n")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{line}\n" for line in _written(translated(models, _lines(path), decode), decode))
         part.replace(target)
     except OSError as error:
         raise UserError(f"{target} cannot be written ({error.strerror or error}): choose another --out.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
     return target
 
 
-def _standard_input() -> Iterator[str]:
-    """Lines of standard input as they come."""
-    for number, raw in enumerate(sys.stdin.buffer, 1):
+def _lines(path: Path) -> Iterator[Line]:
+    return ((f"{path}, line {number},", line) for number, line in read_lines(path))
+
+
+def _arriving() -> Iterator[list[Line]]:
+    """Lines of standard input, together those that have come together."""
+    number, rest = 0, b""
+    stream = cast(io.BufferedReader, sys.stdin.buffer)
+    while block := stream.read1(1 << 16):  # what there is, without waiting for more
+        *whole, rest = (rest + block).split(b"\n")
+        lines, fault = _decoded(whole, number)
+        number += len(whole)
+        yield lines
+        if fault:
+            raise fault
+    if rest:
+        lines, fault = _decoded([rest], number)
+        yield lines
+        if fault:
+            raise fault
+
+
+def _decoded(raws: Sequence[bytes], before: int) -> tuple[list[Line], UserError | None]:
+    """The lines up to the first that is not UTF-8, and what to say of that one."""
+    lines: list[Line] = []
+    for number, raw in enumerate(raws, before + 1):
+        raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+        where = f"standard input, line {number},"
         try:
-            yield raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise UserError(f"standard input, line {number} is not UTF-8: convert it (iconv -t utf-8).") from error
+            lines.append((where, raw.removesuffix(b"\r").decode("utf-8")))
+        except UnicodeDecodeError:
+            return lines, UserError(f"{where} is not UTF-8: convert it (iconv -t utf-8).")
+    return lines, None

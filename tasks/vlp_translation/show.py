@@ -19,8 +19,8 @@ LONGEST = 30
 """Tokens of the longest sentence whose attention is drawn; longer ones would not fit on a page."""
 WEIGHTS = (
     "Each row shows where one token looked in the layer named, the mean over heads, brightest where most, every row "
-    "scaled to its own maximum: rows can be compared in shape, not in brightness. In the decoder's rows over the source "
-    "stand the tokens it wrote, elsewhere those that it or the encoder read. Where the logits are a sum, what each "
+    "scaled to its own maximum: rows can be compared in shape, not in brightness. Rows over the source (cross) are the "
+    "tokens that the decoder wrote, all others those that it or the encoder read. Where logits are a sum, what each "
     "summand alone would attend to (content: queries and keys; the others: positions) stands beside the whole, which "
     "the model uses. Weights that may be negative are shown by their magnitude. A map says where this layer read, not "
     "why a word was chosen: lower layers have mixed the tokens before."
@@ -49,14 +49,14 @@ def _told(prediction: dict[str, Any]) -> str:
 def attention_exhibits(task: TranslationTask, model: Translator, split: str) -> list[Exhibit]:
     """One sentence of middle length: what its tokens read of the source, and of each other on either side.
 
-    Always in the top layer. Where logits are a sum (``bilateral``, ``rel_pos``), what each summand alone would attend to
-    stands beside the whole: content, position, and both.
+    Always in the top layer. Where logits are a sum (``bilateral``, ``rel_pos``), what each summand alone would attend
+    to stands beside the whole: content, position, and both.
     """
     batch = _fitting(task, model, split)
     if batch is None:
         return []
     (found,) = best_translations([model], batch["source"], task.settings.decode)
-    tokens = found[0].tokens[:LONGEST]
+    tokens = found.tokens[:LONGEST]
     source, target = task.texts.source.vocabulary, task.texts.target.vocabulary
     read = torch.tensor([[target.eos, *tokens]], device=model.device)[:, :-1]
     with capture(model) as captured:
@@ -78,7 +78,7 @@ def attention_exhibits(task: TranslationTask, model: Translator, split: str) -> 
                 if weights.shape == (len(rows), len(columns))
             }
             if pictures:
-                text = f"{names[-1]}: {batch['lines'][0]} — {found[0].text}"
+                text = f"{names[-1]}: {batch['lines'][0]} — {found.text}"
                 made.append(Exhibit(batch["ids"][0], pictures, text, note=WEIGHTS))
     return made
 

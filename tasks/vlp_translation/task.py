@@ -39,7 +39,8 @@ class DecodeSettings:
     Attributes:
         beam: Hypotheses kept; 1 is greedy.
         length_penalty: α in Σ log p / L^α with L tokens, the end counted (fairseq's, not GNMT's); 0: the plain sum.
-        max_length_a: A translation has at most a · S + b tokens beside the end, S those of its source …
+        max_length_a: A translation has at most a · S + b tokens beside the end, S those of the longest source that is
+            translated together with it (fairseq's): only one that does not end by itself depends on these others …
         max_length_b: … b.
         min_length: Tokens at least.
         unk_penalty: Taken off the log-probability of the unknown word.

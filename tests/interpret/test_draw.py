@@ -12,6 +12,7 @@ from vlplatform.interpret.draw import (
     label_overlay,
     mark,
     side_by_side,
+    weight_matrix,
     with_legend,
 )
 
@@ -102,3 +103,51 @@ def test_side_by_side_scales_to_one_height_and_keeps_captions_apart() -> None:
     assert row.shape[0] == 40 + 24
     with pytest.raises(ValueError, match="no picture"):
         side_by_side({})
+
+
+def test_weights_stand_at_their_rows_and_columns() -> None:
+    """Row i and column j, brightest where a row's weight is greatest; the words at the left and above are whole."""
+    weights = torch.tensor([[0.1, 0.4, 0.0], [0.02, 0.0, 0.01]])
+    rows, columns = ["x", "a longer word"], ["I", "WWWW", "größer"]
+    drawn = weight_matrix(weights, rows, columns, cell=20)
+    height, width = drawn.shape[:2]
+    left, top = width - 3 * 20, height - 2 * 20
+    assert min(left, top) > 20
+    cells = drawn[top:, left:].reshape(2, 20, 3, 20, 3)
+    assert (cells == cells[:, :1, :, :1]).all(), "each cell is of one colour"
+    colours = cells[:, 0, :, 0].astype(int)
+    yellow, dark = (253, 231, 37), (68, 1, 84)
+    assert tuple(colours[0, 1]) == tuple(colours[1, 0]) == yellow, "each row has its own maximum"
+    assert tuple(colours[0, 2]) == tuple(colours[1, 1]) == dark
+    ink = (drawn[:, :, 0].astype(int) < 128).astype(int)
+    assert not ink[0].any(), "nothing is cut above"
+    assert not ink[:, 0].any(), "nor on the left"
+    beside = [ink[top + 20 * i : top + 20 * (i + 1), :left].sum() for i in range(2)]
+    assert beside[1] > 5 * beside[0] > 0
+    above = [ink[:top, left + 20 * j : left + 20 * (j + 1)] for j in range(3)]
+    assert above[1].sum() > 3 * above[0].sum() > 0
+    assert ink[:top, :left].sum() == 0
+
+
+def test_columns_read_from_bottom_to_top() -> None:
+    """A word above a column is the one on the left turned against the clock: its first letter is the lowest."""
+    word = "Lj"
+    drawn = weight_matrix(torch.ones(1, 1), [word], [word], cell=40)
+    side = drawn.shape[0] - 40
+    assert drawn.shape[:2] == (side + 40, side + 40)
+    beside, above = drawn[side:, :side].astype(int), drawn[:side, side:].astype(int)
+    ends = [(picture < 128).all(-1).nonzero() for picture in (np.rot90(beside), above)]
+    for turned, plain in zip(*ends):
+        assert abs(turned.min() - plain.min()) <= 8
+        assert abs(turned.max() - plain.max()) <= 8
+    assert np.abs(np.rot90(beside) - above).mean() < np.abs(np.rot90(beside, -1) - above).mean()
+
+
+def test_no_weights_at_all_are_dark_and_bad_ones_are_refused() -> None:
+    drawn = weight_matrix(torch.zeros(1, 2), ["a"], ["b", "c"])
+    assert (drawn[-1, -1] == (68, 1, 84)).all()
+    for bad in (torch.ones(2, 2), torch.tensor([[1.0, -1.0]]), torch.tensor([[float("nan"), 1.0]])):
+        with pytest.raises(ValueError, match="weights"):
+            weight_matrix(bad, ["a"], ["b", "c"])
+    with pytest.raises(ValueError, match="do not fit"):
+        weight_matrix(torch.zeros(0, 2), [], ["b", "c"])

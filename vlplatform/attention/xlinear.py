@@ -137,7 +137,7 @@ class XLinear(nn.Module):
         tensors = self._prepare(query, key, value, mask, causal, cache, grow)
         if not query.numel() or not tensors[2].shape[2]:
             return torch.zeros_like(query)
-        return self._attend(*tensors).view(query.shape)
+        return self._attend(*tensors).reshape(query.shape)
 
     def attention_weights(
         self,
@@ -350,6 +350,27 @@ class XLinear(nn.Module):
         return logits.softmax(-1), None if self.channel is None else self.channel(pooled).sigmoid()
 
 
+def activation_named(name: Activation, alpha: float | None = None) -> nn.Module:
+    """The activation of X-LAN's authors by its name.
+
+    Args:
+        name: celu, relu, elu.
+        alpha: Of CELU and ELU; 1.3 (the code's) for the former and 1 for the latter unless given.
+
+    Raises:
+        ValueError: An unknown name, or ``alpha`` not above 0.
+    """
+    if name not in get_args(Activation):
+        raise ValueError(f"activation={name} is not one of {', '.join(get_args(Activation))}")
+    if alpha is not None and alpha <= 0:
+        raise ValueError(f"alpha={alpha} must be above 0")
+    if name == "relu":
+        return nn.ReLU()
+    if name == "elu":
+        return nn.ELU(1.0 if alpha is None else alpha)
+    return nn.CELU(1.3 if alpha is None else alpha)
+
+
 class _Embedding(nn.Module):
     """Linear map, activation, group normalisation of each token."""
 
@@ -357,17 +378,8 @@ class _Embedding(nn.Module):
         self, from_dim: int, dim: int, groups: int, activation: Activation, alpha: float | None, norm: bool
     ) -> None:
         super().__init__()
-        if activation not in get_args(Activation):
-            raise ValueError(f"activation={activation} is not one of {', '.join(get_args(Activation))}")
-        if alpha is not None and alpha <= 0:
-            raise ValueError(f"alpha={alpha} must be above 0")
         self.map = nn.Linear(from_dim, dim)
-        if activation == "relu":
-            self.activation = nn.ReLU()
-        else:
-            self.activation = nn.CELU(1.3 if alpha is None else alpha)
-            if activation == "elu":
-                self.activation = nn.ELU(1.0 if alpha is None else alpha)
+        self.activation = activation_named(activation, alpha)
         self.norm = nn.GroupNorm(groups, dim) if norm else None
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -19,6 +21,17 @@ Weights = Mapping[str, Tensor]
 
 _WRAPPERS = ("state_dict", "model", "model_state_dict", "net", "module")
 """Keys under which training code keeps the weights beside other things."""
+
+
+def _harmless() -> list[Any]:
+    """What may stand in a file beside tensors: it holds names and numbers and runs nothing; no arrays of objects."""
+    array, number = np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0]
+    named = [
+        (function, f"numpy.{core}.multiarray.{name}")
+        for function, name in ((array, "_reconstruct"), (number, "scalar"))
+        for core in ("core", "_core")  # NumPy 1 and 2
+    ]
+    return [argparse.Namespace, np.ndarray, np.dtype, *{type(np.dtype(kind)) for kind in "?bBhHiIlLqQefd"}, *named]
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint's tensors and arguments: safetensors, or PyTorch's format without its pickled objects.
 
     A state dict inside a mapping (``{"state_dict": …, "epoch": …}``) is found; the prefix ``module.`` of data-parallel
-    training goes. Of objects only ``argparse.Namespace`` is read, which is names and values.
+    training goes. Of objects only ``argparse.Namespace``, which is names and values, and NumPy's arrays of numbers are
+    read, which training code keeps beside the weights (the state of NumPy's random numbers).
 
     Raises:
         UserError: No such file, not a whole checkpoint, objects other than tensors and plain values, or no tensors.
@@ -75,18 +89,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise UserError(f"{path} is not a whole safetensors file ({error}): download it again.") from error
     else:
         try:
-            with torch.serialization.safe_globals([argparse.Namespace]):
+            with torch.serialization.safe_globals(_harmless()):
                 found = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds, all of which mean that the file cannot be read safely
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[
-                0
-            ]  # then PyTorch advises
+            blocked = re.search(r"GLOBAL (\S+)", str(error))
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]  # then advice
+            first = f"it names {blocked[1]}" if blocked else first
             raise UserError(
                 f"{path} cannot be read as weights alone ({first[:200]}): it is damaged, or holds pickled objects, "
                 "which are never loaded; save its state dict on its own (torch.save(model.state_dict(), FILE))."
             ) from error
     args = _args(found)
-    while isinstance(found, Mapping) and not _tensors(found):
+    while isinstance(found, Mapping):  # other tensors may lie beside the weights, as the state of random numbers
         inner = next((found[key] for key in _WRAPPERS if isinstance(found.get(key), Mapping)), None)
         if inner is None:
             break

@@ -15,6 +15,7 @@ from vlp_captioning.models.images import Images, Memory
 from vlp_captioning.models.vision import Vision, VisionSettings
 from vlplatform import settings
 from vlplatform.attention import Socket
+from vlplatform.attention.xlinear import activation_named
 from vlplatform.decoding import (
     BeamSettings,
     DiverseSettings,
@@ -38,6 +39,9 @@ from vlplatform.text import Vocabulary
 Given = Images | Tensor | Mapping[str, Any]
 L = TypeVar("L", bound=Limits)
 
+LENGTH = 20
+"""Words of the longest caption that is written where nobody says more, the end symbol counted."""
+
 
 @dataclass(frozen=True)
 class InputSettings:
@@ -46,6 +50,7 @@ class InputSettings:
     Attributes:
         dim: Model width D.
         feature_activation: After the map from features to D channels.
+        feature_alpha: Of CELU and ELU there; null: 1.3 (X-LAN's code) and 1.
         feature_norm: Layer norm after it: ``none``, or on either side of the dropout.
         feature_dropout: Rate.
         max_length: Words of the longest caption the model can read or write.
@@ -53,7 +58,8 @@ class InputSettings:
     """
 
     dim: int = 512
-    feature_activation: Literal["none", "relu", "celu"] = "relu"
+    feature_activation: Literal["none", "relu", "celu", "elu"] = "relu"
+    feature_alpha: float | None = None
     feature_norm: Literal["none", "before_dropout", "after_dropout"] = "none"
     feature_dropout: float = 0.1
     max_length: int = 64
@@ -62,6 +68,8 @@ class InputSettings:
     def __post_init__(self) -> None:
         if self.dim < 1 or self.max_length < 1:
             raise ValueError(f"dim={self.dim} and max_length={self.max_length} must be at least 1")
+        if self.feature_alpha is not None and self.feature_alpha <= 0:
+            raise ValueError(f"feature_alpha={self.feature_alpha} must be above 0")
         if not 0 <= self.feature_dropout < 1:
             raise ValueError(f"feature_dropout={self.feature_dropout} must be at least 0 and below 1")
 
@@ -104,7 +112,9 @@ class Features(nn.Module):
     def __init__(self, feature_dim: int, model: InputSettings) -> None:
         super().__init__()
         self.map = nn.Linear(feature_dim, model.dim)
-        self.activation, self.dropout, self.order = model.feature_activation, model.feature_dropout, model.feature_norm
+        bare = model.feature_activation == "none"
+        self.activation = None if bare else activation_named(model.feature_activation, model.feature_alpha)
+        self.dropout, self.order = model.feature_dropout, model.feature_norm
         self.norm = None if model.feature_norm == "none" else nn.LayerNorm(model.dim)
 
     def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
@@ -112,8 +122,7 @@ class Features(nn.Module):
         if mask is not None:  # whatever stands in padding, NaN even, must reach neither output nor gradients
             features = features.masked_fill(~mask[..., None], 0)
         x = self.map(features)
-        if self.activation != "none":
-            x = F.relu(x) if self.activation == "relu" else F.celu(x, 1.3)
+        x = x if self.activation is None else self.activation(x)
         if self.norm is not None and self.order == "before_dropout":
             x = self.norm(x)
         x = F.dropout(x, self.dropout, self.training)
@@ -216,6 +225,8 @@ class Captioner(SaveMixin, nn.Module, ABC):
             UserError: A shape, type or number that does not fit.
         """
         batch = self.checked(images)
+        if not isinstance(tokens, Tensor):
+            raise UserError(f"tokens is a {type(tokens).__name__}; expected a tensor of whole numbers (r · B, T).")
         if tokens.ndim != 2 or tokens.is_floating_point() or not len(batch) or len(tokens) % len(batch):
             raise UserError(
                 f"tokens has shape {tuple(tokens.shape)} and type {tokens.dtype}; expected whole numbers of shape "
@@ -233,7 +244,7 @@ class Captioner(SaveMixin, nn.Module, ABC):
         images: Given,
         beam: int = 3,
         *,
-        max_length: int = 20,
+        max_length: int | None = None,
         returned: int = 1,
         no_repeat: int = 0,
         groups: int = 1,
@@ -245,7 +256,7 @@ class Captioner(SaveMixin, nn.Module, ABC):
         Args:
             images: As in :meth:`log_probs`.
             beam: Hypotheses kept; 1 is greedy search.
-            max_length: Words at most, the end symbol counted.
+            max_length: Words at most, the end symbol counted; 20 unless given, or as many as the model can write.
             returned: Captions per image, at most ``beam``.
             no_repeat: No n-gram of so many words comes twice in a caption; 0: they may.
             groups: Beams in so many groups that avoid each other's words (diverse beam search).
@@ -278,7 +289,7 @@ class Captioner(SaveMixin, nn.Module, ABC):
         images: Given,
         count: int = 1,
         *,
-        max_length: int = 20,
+        max_length: int | None = None,
         no_repeat: int = 0,
         draws: Tensor | None = None,
         **settings: Any,
@@ -288,7 +299,7 @@ class Captioner(SaveMixin, nn.Module, ABC):
         Args:
             images: As in :meth:`log_probs`.
             count: Per image.
-            max_length: Words at most, the end symbol counted.
+            max_length: As in :meth:`generate`.
             no_repeat: As in :meth:`generate`.
             draws: (B, count, max_length) numbers in [0, 1) that choose the words; torch's generator makes them if None.
             settings: Others of :class:`~vlplatform.decoding.SamplingSettings` (``temperature``, ``top_k``, ``top_p``).
@@ -315,15 +326,20 @@ class Captioner(SaveMixin, nn.Module, ABC):
                 raise UserError(f"the word '{word}' is required, and this model does not know it: leave it out.")
         return self.vocabulary.encode(words)
 
-    def limits(self, kind: Callable[..., L], **settings: Any) -> L:
+    def limits(self, kind: type[L], **given: Any) -> L:
         """The settings of a search, checked."""
         longest = self.model_settings.max_length + 1  # the end symbol is no word
-        if settings["max_length"] > longest:
-            raise UserError(f"max_length={settings['max_length']} is beyond this model's {longest}: lower it.")
+        if given["max_length"] is None:
+            given["max_length"] = min(LENGTH, longest)
         try:
-            return kind(**{"forbid": self.forbidden, **settings})
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{str(error).rpartition('() ')[2]}.") from error
+            made = settings.parse(kind, {"forbid": self.forbidden, **given}, "decoding")
+        except UserError as error:
+            raise UserError(
+                f"{str(error).removeprefix('decoding: ').removeprefix('decoding.').rstrip('.')}."
+            ) from error
+        if made.max_length > longest:
+            raise UserError(f"max_length={made.max_length} is beyond this model's {longest}: lower it.")
+        return made
 
     def captions(self, found: Sequences) -> list[list[Caption]]:
         """What a search found, in words."""

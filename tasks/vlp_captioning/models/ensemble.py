@@ -18,7 +18,12 @@ from vlplatform.errors import UserError
 
 @torch.inference_mode()
 def generate(
-    models: Sequence[Captioner], images: Sequence[Given], beam: int = 3, *, max_length: int = 20, **settings: Any
+    models: Sequence[Captioner],
+    images: Sequence[Given],
+    beam: int = 3,
+    *,
+    max_length: int | None = None,
+    **settings: Any,
 ) -> list[list[Caption]]:
     """Captions by beam search over the mean of the models' probabilities: per image the best, the best first.
 
@@ -29,7 +34,7 @@ def generate(
         models: The members.
         images: What each member sees of the same images, as :meth:`Captioner.generate` takes it; one: all see the same.
         beam: Hypotheses kept.
-        max_length: Words at most, the end symbol counted.
+        max_length: Words at most, the end symbol counted; 20 unless given, or as many as the first model can write.
         settings: Others of :class:`~vlplatform.decoding.BeamSettings`.
 
     Raises:

@@ -41,7 +41,7 @@ class EtaSettings(InputSettings):
         share_words: The semantic way and the decoder share their word vectors.
     """
 
-    feature_activation: Literal["none", "relu", "celu"] = "none"
+    feature_activation: Literal["none", "relu", "celu", "elu"] = "none"
     heads: int = 8
     encoder_layers: int = 6
     decoder_layers: int = 6

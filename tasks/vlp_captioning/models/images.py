@@ -55,6 +55,10 @@ class Images:
             return given
         if isinstance(given, Tensor):
             given = {"pixels" if given.ndim == 4 else "features": given}
+        if not isinstance(given, Mapping):
+            raise UserError(
+                f"images is a {type(given).__name__}; expected a tensor, or a mapping with features or pixels."
+            )
         known = {f.name for f in dataclasses.fields(cls)} | {"boxes", "size", "points", "grid"}
         if unknown := set(given) - known:
             raise UserError(f"images has the key '{min(unknown)}': expected some of {', '.join(sorted(known))}.")
@@ -83,7 +87,7 @@ class Images:
             values["mask"] = (features != 0).any(-1)
         values["mask"] = _booleans(values["mask"], features.shape[:2], "mask")
         if values.get("geometry") is None:
-            values["geometry"] = _place(given, features)
+            values["geometry"] = _place(given, features, values["mask"])
         if (attributes := values.get("attributes")) is not None:
             if attributes.ndim != 2 or len(attributes) != len(features) or attributes.is_floating_point():
                 shown = f"{tuple(attributes.shape)} and type {attributes.dtype}"
@@ -160,20 +164,26 @@ def _check_places(given: Mapping[str, Any]) -> None:
         raise UserError(f"geometry is a {type(geometry).__name__}; expected a vlplatform.geometry.Geometry.")
 
 
-def _place(given: Mapping[str, Any], features: Tensor) -> Geometry | None:
+def square_grid(count: int, **like: Any) -> Geometry | None:
+    """The places of ``count`` features of unknown places: a square grid, row by row, if they are n²; else None."""
+    side = math.isqrt(count)
+    return Geometry.from_grid(side, side, **like) if count and side * side == count else None
+
+
+def _place(given: Mapping[str, Any], features: Tensor, mask: Tensor) -> Geometry | None:
     """The geometry that boxes, points or a grid tell; a square grid where nothing does and N allows it."""
     like = {"device": features.device, "dtype": torch.promote_types(features.dtype, torch.float32)}
     count = features.shape[1]
     size = given.get("size")
     if (boxes := given.get("boxes")) is not None:
-        geometry = Geometry.from_boxes(boxes.to(**like), size)
+        fitting = boxes.shape[-2] == count  # else told below
+        geometry = Geometry.from_boxes(boxes.to(**like), size, mask=mask if fitting else None)
     elif (points := given.get("points")) is not None:
         geometry = Geometry.from_points(points.to(**like), size)
     elif (grid := given.get("grid")) is not None:
         geometry = Geometry.from_grid(int(grid[0]), int(grid[1]), **like)
     else:
-        side = math.isqrt(count)
-        return Geometry.from_grid(side, side, **like) if count and side * side == count else None
+        return square_grid(count, **like)
     if len(geometry) != count:
         raise UserError(f"boxes, points or grid tell the places of {len(geometry)} features, but {count} came.")
     return geometry

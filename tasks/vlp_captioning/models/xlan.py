@@ -18,7 +18,7 @@ from vlp_captioning.models.images import Images, Memory
 from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.recurrent import RecurrentCaptioner
 from vlp_captioning.models.updown import AdditiveAttention
-from vlplatform.attention.xlinear import XLinear
+from vlplatform.attention.xlinear import Activation, XLinear, activation_named
 from vlplatform.attention.xlinear_stack import XLinearStack
 from vlplatform.decoding import DecoderState
 from vlplatform.text import Vocabulary
@@ -44,6 +44,9 @@ class XlanSettings(InputSettings):
             equation 1 (table 3, row 1).
         attention_dim: Width in which the latter adds query and features.
         activation: Of the embeddings in the blocks; the paper has ``relu``, or ``elu`` for infinite order.
+        alpha: Of CELU and ELU there; null: 1.3 (the code's) and 1.
+        word_activation: Of word vectors.
+        word_alpha: Of CELU and ELU there; null: 1.3 and 1.
         group_norm: Embeddings end with group normalisation; not in the paper.
         gate: Gate channels, too; without it the attention weighs places alone.
         separate: Keys and values are updated apart, as in the paper's equation 8.
@@ -56,7 +59,7 @@ class XlanSettings(InputSettings):
     """
 
     dim: int = 1024
-    feature_activation: Literal["none", "relu", "celu"] = "celu"
+    feature_activation: Literal["none", "relu", "celu", "elu"] = "celu"
     feature_dropout: float = 0.5
     heads: int = 8
     mid: int | None = None
@@ -64,7 +67,10 @@ class XlanSettings(InputSettings):
     whole_norm: bool = True
     decoder_attn: Literal["xlinear", "additive"] = "xlinear"
     attention_dim: int = 512
-    activation: Literal["celu", "relu", "elu"] = "celu"
+    activation: Activation = "celu"
+    alpha: float | None = None
+    word_activation: Activation = "celu"
+    word_alpha: float | None = None
     group_norm: bool = True
     gate: bool = True
     separate: bool = False
@@ -109,6 +115,7 @@ class XlanCaptioner(RecurrentCaptioner):
             "heads": model.heads,
             "mid": model.mid,
             "activation": model.activation,
+            "alpha": model.alpha,
             "group_norm": model.group_norm,
             "gate": model.gate,
             "dropout": model.dropout,
@@ -123,6 +130,7 @@ class XlanCaptioner(RecurrentCaptioner):
             **blocks,
         )
         self.words = nn.Embedding(len(vocabulary), dim)
+        self.word_activation = activation_named(model.word_activation, model.word_alpha)
         self.lstm = nn.LSTMCell(2 * dim, dim)
         additive = model.decoder_attn == "additive"
         self.attention = AdditiveAttention(dim, model.attention_dim) if additive else XLinear(dim, **blocks)
@@ -147,7 +155,7 @@ class XlanCaptioner(RecurrentCaptioner):
 
     def embedded(self, tokens: Tensor) -> Tensor:
         """Word vectors (…, D)."""
-        return F.dropout(F.celu(self.words(tokens), 1.3), self.model_settings.word_dropout, self.training)
+        return F.dropout(self.word_activation(self.words(tokens)), self.model_settings.word_dropout, self.training)
 
     def advance(self, word: Tensor, state: DecoderState) -> Tensor:
         """The context (R, D) after one more word vector (R, D)."""

@@ -19,7 +19,7 @@ from vlp_captioning.models.images import Images, Memory
 from vlp_captioning.models.ranges import check_ranges
 from vlp_captioning.models.words import WordEmbedding
 from vlplatform.attention.cache import Cache
-from vlplatform.attention.xlinear import XLinear
+from vlplatform.attention.xlinear import Activation, XLinear, activation_named
 from vlplatform.attention.xlinear_stack import TokenUpdate
 from vlplatform.decoding import DecoderState, State
 from vlplatform.layers import FeedForward, Residual
@@ -40,7 +40,8 @@ class XTransformerSettings(InputSettings):
         encoder_layers: Layers over the image.
         decoder_layers: Layers over the words.
         hidden: Width of the feed-forward networks; 4 D unless given.
-        activation: Of the embeddings in the blocks.
+        activation: Of the embeddings in the blocks, and of the two sides of the first query's product.
+        alpha: Of CELU and ELU there; null: 1.3 (the code's) and 1.
         dropout: Of bilinear features.
         word_dropout: Of word vectors.
         encoder_dropout: Of the encoder's attended vectors and feed-forward networks.
@@ -50,7 +51,7 @@ class XTransformerSettings(InputSettings):
     """
 
     dim: int = 768
-    feature_activation: Literal["none", "relu", "celu"] = "celu"
+    feature_activation: Literal["none", "relu", "celu", "elu"] = "celu"
     feature_norm: Literal["none", "before_dropout", "after_dropout"] = "before_dropout"
     feature_dropout: float = 0.5
     heads: int = 8
@@ -58,7 +59,8 @@ class XTransformerSettings(InputSettings):
     encoder_layers: int = 6
     decoder_layers: int = 6
     hidden: int | None = None
-    activation: Literal["celu", "relu", "elu"] = "celu"
+    activation: Activation = "celu"
+    alpha: float | None = None
     dropout: float = 0.1
     word_dropout: float = 0.1
     encoder_dropout: float = 0.5
@@ -90,7 +92,7 @@ class XTransformerCaptioner(Captioner):
         dim, depth = model.dim, model.decoder_layers
         self.encoder = XTransformerEncoder(model)
         self.words = WordEmbedding(len(vocabulary), dim, model.max_length + 1, norm=True, dropout=model.word_dropout)
-        self.of_image, self.of_words = _Bilinear(dim), _Bilinear(dim)
+        self.of_image, self.of_words = _Bilinear(model), _Bilinear(model)
         self.layers = nn.ModuleList(_DecoderLayer(model, last=i == depth - 1) for i in range(depth))
         self.joined = nn.Linear(dim * (depth + 1), 2 * dim)
         self.joined_norm = nn.LayerNorm(dim)
@@ -227,14 +229,16 @@ class _FeedForward(nn.Module):
 class _Bilinear(nn.Module):
     """``LN(CELU(W x))``, one side of the first query's product."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, model: XTransformerSettings) -> None:
         super().__init__()
-        self.map, self.norm = nn.Linear(dim, dim), nn.LayerNorm(dim)
+        self.map, self.norm = nn.Linear(model.dim, model.dim), nn.LayerNorm(model.dim)
+        self.activation = activation_named(model.activation, model.alpha)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) → (…, D)."""
-        return self.norm(F.celu(self.map(x), 1.3))
+        return self.norm(self.activation(self.map(x)))
 
 
 def _block(model: XTransformerSettings) -> XLinear:
-    return XLinear(model.dim, heads=model.heads, mid=model.mid, activation=model.activation, dropout=model.dropout)
+    chosen: dict[str, Any] = {"activation": model.activation, "alpha": model.alpha}
+    return XLinear(model.dim, heads=model.heads, mid=model.mid, dropout=model.dropout, **chosen)
