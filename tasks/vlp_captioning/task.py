@@ -307,6 +307,9 @@ class CaptioningTask:
                 "written, give task.submission=PREFIX."
             )
         values: dict[str, float] = {}
+        empty = sum(not caption.strip() for caption in captions.values())
+        if 2 * empty > len(captions):
+            notes.append(f"{empty} of {len(captions)} captions are empty: train longer, or set task.decode.min_length")
         values["words"] = sum(len(caption.split()) for caption in captions.values()) / len(captions)
         if self.facts is not None:
             chosen = [p["spatial"] for p in predictions if p.get("spatial") is not None]
@@ -355,6 +358,8 @@ class CaptioningTask:
             made is not None and (made.get("attributes") or not self.model_class.reads_attributes)
         ):
             return "photo.jpg"
+        if self.facts is not None:
+            return "features.npz; vlp eval with --out writes the captions of Scenes themselves"
         words = " with attributes" * self.model_class.reads_attributes
         return (
             f"features.npz{words}, made as those it was trained on; photo.jpg needs a model trained on pixels or on "

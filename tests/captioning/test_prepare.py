@@ -105,7 +105,7 @@ def test_broken_pictures(tmp_path, capsys):
     assert "on_error=skip" in refused(capsys, folder, out, *RANDOM)
     assert prepare(folder, out, *random_but("on_error=skip", "workers=1")) == 0
     printed = capsys.readouterr().out
-    assert "1 pictures could not be read and were skipped" in printed
+    assert "pictures that could not be read and were skipped: 1" in printed
     assert (out / "skipped.txt").read_text().startswith("3.jpg\t")
     assert len(Shards(out)) == 5
     (folder / "3.jpg").unlink()

@@ -153,7 +153,7 @@ def test_a_person_watching_sees_speed_memory_time_left_and_that_a_signal_came(
         ({"steps": 0}, "steps=0 must be at least 1"),
         ({"momentum": 1.0}, "momentum=1.0 must be at least 0 and less than 1"),
         ({"learning_rate": -1}, "learning_rate=-1.0 must be greater than 0"),
-        ({"warmup": 10, "steps": 10}, "warmup=10 leaves nothing of steps=10"),
+        ({"warmup": 10, "steps": 10}, "warmup=10 leaves nothing of steps=10: lower it"),
         ({"milestones": [5, 5]}, "must be rising"),
         ({"average": 3}, "needs keep=3"),
         ({"average": 1, "ema": 0.9}, "switch one off"),

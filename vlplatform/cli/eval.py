@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         **({"with": others} if others else {}),
         "split": args.split,
         "data": task.describe(),
+        "settings": {group: task.sections[group] for group in ("task", "data")},
         "values": score.values,
         "per_class": score.per_class,
         "notes": score.notes,

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         listed.write_text(
             "".join(f"{key}\t{' '.join(why.split())}\n" for key, why in skipped.items()), encoding="utf-8"
         )
-        print(f"{len(skipped)} pictures could not be read and were skipped: {listed}")
+        print(f"pictures that could not be read and were skipped: {len(skipped)}, see {listed}")
     print(f"{len(files) - len(skipped)} pictures ({len(todo) - len(skipped)} of them now) in {args.out}")
     return 0
 

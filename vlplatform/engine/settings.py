@@ -135,7 +135,7 @@ class TrainerSettings:
         _demand(self.ema is None or 0 < self.ema < 1, f"ema={self.ema} must lie between 0 and 1, or be null")
         _demand(0 <= self.warmup_start <= 1, f"warmup_start={self.warmup_start} must lie between 0 and 1")
         _demand(self.min_lr <= self.learning_rate, f"min_lr={self.min_lr} is above learning_rate={self.learning_rate}")
-        _demand(self.warmup < self.steps, f"warmup={self.warmup} leaves nothing of steps={self.steps}")
+        _demand(self.warmup < self.steps, f"warmup={self.warmup} leaves nothing of steps={self.steps}: lower it")
         rising = all(a < b for a, b in zip([0, *self.milestones], self.milestones))
         _demand(rising, f"milestones={self.milestones} must be rising and greater than 0")
         _demand(self.average <= self.keep, f"average={self.average} needs keep={self.average} or more, not {self.keep}")
