@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.metadata import EntryPoint, entry_points
 
 from vlplatform.errors import UserError, nearest
@@ -12,7 +13,7 @@ GROUP = "vlplatform.tasks"
 
 def task_names() -> list[str]:
     """Names of all installed task plugins; none is imported."""
-    return sorted({point.name for point in entry_points(group=GROUP)})
+    return sorted({point.name for point in _points()})
 
 
 def task(name: str) -> TaskPlugin:
@@ -21,7 +22,7 @@ def task(name: str) -> TaskPlugin:
     Raises:
         UserError: No such task, two packages claim the name, or its package cannot be imported (the cause is named).
     """
-    points: list[EntryPoint] = list({p.value: p for p in entry_points(group=GROUP) if p.name == name}.values())
+    points: list[EntryPoint] = list({p.value: p for p in _points() if p.name == name}.values())
     if not points:
         raise UserError(f"task={name} is not installed: {nearest(name, task_names())}.")
     if len(points) > 1:
@@ -30,3 +31,9 @@ def task(name: str) -> TaskPlugin:
         return points[0].load()
     except ImportError as error:
         raise UserError(f"task={name} ({points[0].value}) cannot be imported: {error}.") from error
+
+
+@functools.cache
+def _points() -> tuple[EntryPoint, ...]:
+    """The entry points of the group; reading them looks at every installed package."""
+    return tuple(entry_points(group=GROUP))
