@@ -112,8 +112,8 @@ class Features(nn.Module):
     def __init__(self, feature_dim: int, model: InputSettings) -> None:
         super().__init__()
         self.map = nn.Linear(feature_dim, model.dim)
-        bare = model.feature_activation == "none"
-        self.activation = None if bare else activation_named(model.feature_activation, model.feature_alpha)
+        name = model.feature_activation
+        self.activation = None if name == "none" else activation_named(name, model.feature_alpha)
         self.dropout, self.order = model.feature_dropout, model.feature_norm
         self.norm = None if model.feature_norm == "none" else nn.LayerNorm(model.dim)
 

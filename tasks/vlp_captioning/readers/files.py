@@ -19,7 +19,7 @@ def read_text(path: Path) -> str:
         UserError: It is missing, damaged, or no UTF-8.
     """
     if not path.is_file():
-        raise UserError(f"{path} is missing: put it there, or name the right file in its setting of data (vlp list data shows them).")
+        raise UserError(f"{path} is missing: put it there, or name the right file (vlp list data shows the settings).")
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
