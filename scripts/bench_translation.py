@@ -21,7 +21,7 @@ from vlp_translation.texts import Side, Texts
 from vlp_translation.texts.dictionary import of_words
 from vlp_translation.texts.whole import WholeWords
 from vlp_translation.texts.wording import Wording
-from vlplatform.losses import smoothed_cross_entropy
+from vlplatform.losses import linear_cross_entropy
 
 EOS = 2
 BARS = {1: 1.5, 8: 1.5, 64: 1.2}
@@ -76,8 +76,8 @@ def training(args: argparse.Namespace) -> None:
         optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98))
 
         def step() -> None:
-            logits = model.vocabulary_logits(model.decode(model.encode(source), read))
-            loss, _ = smoothed_cross_entropy(logits.flatten(0, 1), target.flatten(), 0.1)
+            hidden = model.decode(model.encode(source), read)
+            loss, _ = linear_cross_entropy(hidden.flatten(0, 1), model.output.weight, target.flatten(), 0.1)
             optimizer.zero_grad(set_to_none=True)
             (loss / target.numel()).backward()
             optimizer.step()

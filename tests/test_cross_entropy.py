@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from vlplatform.losses import real_words, smoothed_cross_entropy
+from vlplatform import losses
+from vlplatform.losses import linear_cross_entropy, real_words, smoothed_cross_entropy
 
 
 @pytest.mark.shared
@@ -52,9 +53,59 @@ def test_smoothing_by_its_definition(smoothing: float) -> None:
     assert torch.autograd.gradcheck(lambda x: smoothed_cross_entropy(x, targets, smoothing)[0], logits)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("room", [1, 14, 1 << 20])
+def test_without_holding_the_logits(smoothing: float, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(losses._LOGITS, "cpu", room)  # 1, 2 and all rows at a time
+    torch.manual_seed(0)
+    hidden = torch.randn(5, 3, dtype=torch.double, requires_grad=True)
+    weight = torch.randn(7, 3, dtype=torch.double, requires_grad=True)
+    targets = torch.randint(7, (5,))
+    wanted = smoothed_cross_entropy(hidden @ weight.t(), targets, smoothing)
+    found = linear_cross_entropy(hidden, weight, targets, smoothing)
+    torch.testing.assert_close(found, wanted)
+    assert not found[1].requires_grad
+    for loss, twin in ((found[0], wanted[0]), (found[0] * 3, wanted[0] * 3)):
+        of_found = torch.autograd.grad(loss, (hidden, weight), retain_graph=True)
+        torch.testing.assert_close(of_found, torch.autograd.grad(twin, (hidden, weight), retain_graph=True))
+    assert torch.autograd.gradcheck(lambda x, w: linear_cross_entropy(x, w, targets, smoothing)[0], (hidden, weight))
+    with torch.no_grad():
+        assert not linear_cross_entropy(hidden, weight, targets, smoothing)[0].requires_grad
+    of_weight = torch.autograd.grad(linear_cross_entropy(hidden.detach(), weight, targets, smoothing)[0], weight)
+    torch.testing.assert_close(of_weight, torch.autograd.grad(wanted[0], (weight,)))
+
+
+def test_large_logits_do_not_overflow() -> None:
+    hidden, weight = torch.tensor([[300.0], [-300.0]], requires_grad=True), torch.tensor([[1.0], [-1.0], [0.0]])
+    loss, _ = linear_cross_entropy(hidden, weight, torch.tensor([0, 0]), 0.1)
+    wanted, _ = smoothed_cross_entropy(hidden @ weight.t(), torch.tensor([0, 0]), 0.1)
+    torch.testing.assert_close(loss, wanted)
+    torch.testing.assert_close(*torch.autograd.grad(loss, hidden), *torch.autograd.grad(wanted, hidden))
+
+
+def test_under_autocast() -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(9, 8, requires_grad=True), torch.randn(11, 8, requires_grad=True)
+    targets = torch.randint(11, (9,))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, nll = linear_cross_entropy(hidden, weight, targets, 0.1)
+    wanted, _ = smoothed_cross_entropy(hidden @ weight.t(), targets, 0.1)
+    assert loss.dtype == nll.dtype == torch.float32
+    torch.testing.assert_close(loss, wanted, rtol=1e-2, atol=0)
+    for found, exact in zip(torch.autograd.grad(loss, (hidden, weight)), torch.autograd.grad(wanted, (hidden, weight))):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, exact, rtol=0, atol=3e-2)
+
+
 def test_no_words_no_loss() -> None:
     loss, nll = smoothed_cross_entropy(torch.zeros(0, 7, requires_grad=True), torch.zeros(0, dtype=torch.long), 0.1)
     assert loss.item() == nll.item() == 0
+    hidden, weight = torch.zeros(0, 3, requires_grad=True), torch.zeros(7, 3, requires_grad=True)
+    loss, nll = linear_cross_entropy(hidden, weight, torch.zeros(0, dtype=torch.long), 0.1)
+    assert loss.item() == nll.item() == 0
+    loss.backward()
+    assert weight.grad is not None
+    assert not weight.grad.any()
 
 
 def test_real_words() -> None:

@@ -30,7 +30,6 @@ class TranslationPlugin:
     predict_settings = ("decode",)
     reads_text = True
     """``vlp predict`` takes sentences, files of them, and standard input."""
-    predict_settings = ("decode",)
 
     def models(self) -> dict[str, str]:
         """Model name → one-line summary."""

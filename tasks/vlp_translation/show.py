@@ -30,7 +30,7 @@ WEIGHTS = (
 
 def exhibits(task: TranslationTask, model: Translator, split: str, count: int) -> list[Exhibit]:
     """``count`` sentences spread evenly over a split by length, each with its translation and reference."""
-    predictions = task.predict(model, _moved(task, model, split, count))
+    predictions = task.predict(model, _spread(task, model, split, count))
     return [Exhibit(p["id"], {}, _told(p)) for p in predictions]
 
 
@@ -47,14 +47,14 @@ def _told(prediction: dict[str, Any]) -> str:
 
 
 def attention_exhibits(task: TranslationTask, model: Translator, split: str) -> list[Exhibit]:
-    """One sentence of middle length: what its tokens read of the source, and of each other on either side.
+    """One short sentence: what its tokens read of the source, and of each other on either side.
 
-    Always in the top layer. Where logits are a sum (``bilateral``, ``rel_pos``), what each summand alone would attend
+    Always in the top layer. Where no sentence is short enough, or no attention gives its weights, a line says so. Where logits are a sum (``bilateral``, ``rel_pos``), what each summand alone would attend
     to stands beside the whole: content, position, and both.
     """
     batch = _fitting(task, model, split)
     if batch is None:
-        return []
+        return [Exhibit("", {}, f"nothing is drawn: no sentence of {split} has 1 to {LONGEST} words or pieces")]
     (found,) = best_translations([model], batch["source"], task.settings.decode)
     tokens = found.tokens[:LONGEST]
     source, target = task.texts.source.vocabulary, task.texts.target.vocabulary
@@ -91,7 +91,7 @@ def _maps(captured: Any, name: str) -> dict[str, Tensor]:
     return {title: weights[0].mean(0).abs() for title, weights in {**several, "attention": whole}.items()}
 
 
-def _moved(task: TranslationTask, model: Translator, split: str, count: int) -> dict[str, Any]:
+def _spread(task: TranslationTask, model: Translator, split: str, count: int) -> dict[str, Any]:
     """A batch of ``count`` sentences, spread evenly."""
     records = task.evaluation_records(split)
     places = [round(k * (len(records) - 1) / max(1, count - 1)) for k in range(min(count, len(records)))]
@@ -99,7 +99,7 @@ def _moved(task: TranslationTask, model: Translator, split: str, count: int) -> 
 
 
 def _fitting(task: TranslationTask, model: Translator, split: str) -> dict[str, Any] | None:
-    """The batch of one sentence: the one of middle length, or the longest that can be drawn; None if all are empty."""
+    """The batch of one sentence, of middle length among those that can be drawn; None if all are empty or too long."""
     records = task.evaluation_records(split)
     lengths = [int(task.corpus(split).lengths[place, 0]) for place in records.order]
     places = [place for place, length in enumerate(lengths) if 0 < length <= LONGEST]

@@ -18,9 +18,9 @@ from vlp_translation.models import TransformerSettings, Translator
 from vlp_translation.readers import ParallelData
 from vlp_translation.texts import Texts, TextSettings
 from vlplatform.data import cache_folder
-from vlplatform.decoding import BeamSettings
+from vlplatform.decoding import BeamSettings, SamplingSettings
 from vlplatform.errors import UserError, nearest
-from vlplatform.losses import smoothed_cross_entropy
+from vlplatform.losses import linear_cross_entropy
 from vlplatform.metrics import translation as metrics
 from vlplatform.task import Exhibit, Loss, Records, Score
 
@@ -43,10 +43,16 @@ class DecodeSettings:
             translated together with it (fairseq's): only one that does not end by itself depends on these others …
         max_length_b: … b.
         min_length: Tokens at least.
-        unk_penalty: Taken off the log-probability of the unknown word.
+        unk_penalty: Taken off the log-probability of the unknown word, at least 0.
         no_repeat: Forbid n-grams of so many tokens to come twice; 0: allow.
         replace_unknown: Put the source word that got the most attention in place of an unknown word.
         returned: Translations of a sentence that ``vlp predict`` writes; more than one as an n-best list, see there.
+        samples: Draw so many translations at random, the likeliest first, in place of a beam search, whose ``beam``,
+            ``length_penalty`` and ``returned`` have no part then: all are written; 0: search.
+        temperature: Of drawing; log-probabilities are divided by it.
+        top_k: Draw among so many best words; 0: among all.
+        top_p: Draw among the best words that have this probability together (nucleus).
+        seed: Of drawing; what is drawn for a sentence follows from it and the sentence alone.
         max_source: Longer sources, in pieces, are refused: time and memory grow with the square.
     """
 
@@ -59,21 +65,49 @@ class DecodeSettings:
     no_repeat: int = 0
     replace_unknown: bool = False
     returned: int = 1
+    samples: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
     max_source: int = 1024
 
     def __post_init__(self) -> None:
         sizes = {"beam": self.beam, "returned": self.returned, "length_penalty": self.length_penalty}
         BeamSettings(10**6, self.min_length, **sizes)  # checks them
-        for name in ("max_length_a", "max_length_b", "unk_penalty", "no_repeat"):
+        for name in ("max_length_a", "max_length_b", "unk_penalty", "no_repeat", "samples"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
         if self.max_source < 1:
             raise ValueError(f"max_source={self.max_source} must be at least 1")
+        SamplingSettings(samples=max(1, self.samples), **self._drawing)
+        if not self.samples and self._drawing != {"temperature": 1.0, "top_k": 0, "top_p": 1.0}:
+            raise ValueError("temperature, top_k and top_p are about drawing words: say how often with samples=N")
+
+    @property
+    def written(self) -> int:
+        """So many translations of a sentence ``vlp predict`` writes."""
+        return self.samples or self.returned
 
     @property
     def of_search(self) -> dict[str, Any]:
         """What :func:`vlp_translation.models.translate` takes of them."""
-        return {name: value for name, value in vars(self).items() if name != "max_source"}
+        names = ("beam", "length_penalty", "returned")
+        return {**self._common, **{name: getattr(self, name) for name in names}}
+
+    @property
+    def of_drawing(self) -> dict[str, Any]:
+        """What :func:`vlp_translation.models.drawn` takes of them."""
+        return {**self._common, **self._drawing, "count": self.samples, "seed": self.seed}
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        names = ("max_length_a", "max_length_b", "min_length", "unk_penalty", "no_repeat", "replace_unknown")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def _drawing(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("temperature", "top_k", "top_p")}
 
     def check_length(self, length: int, where: str) -> None:
         """See that a source of ``length`` pieces can be translated.
@@ -225,8 +259,8 @@ class TranslationTask:
         targets = batch["targets"]
         real = targets != translator.texts.target.vocabulary.pad
         hidden = translator.decode(translator.encode(batch["source"]), batch["read"])
-        logits = translator.vocabulary_logits(hidden[real])
-        loss, nll = smoothed_cross_entropy(logits.float(), targets[real], self.settings.label_smoothing)
+        weight, smoothing = translator.output.weight, self.settings.label_smoothing
+        loss, nll = linear_cross_entropy(hidden[real], weight, targets[real], smoothing)
         return Loss(loss, real.sum(), {"nll": nll})
 
     def predict(self, model: nn.Module, batch: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
-
-from vlplatform import registry
-from vlplatform.cli import compose
-from vlplatform.engine import TrainerSettings, train
-from vlplatform.settings import parse
+from golden_curves import losses, stored
 
 CURVE = Path(__file__).with_name("golden_curve.json")
 OVERRIDES = [
@@ -46,30 +40,19 @@ OVERRIDES = [
 ]
 
 
-def losses(folder: Path, steps: int) -> list[float]:
-    """Losses of ``steps`` updates with cross-entropy, then the rewards of eight self-critical ones."""
-    resolved = compose.compose([*OVERRIDES, f"trainer.steps={steps}"])
-    task = registry.task("captioning").build({group: resolved[group] for group in compose.GROUPS})
-    train(task, parse(TrainerSettings, resolved["trainer"], "trainer"), folder, resolved=resolved, seed=0)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line.get("reward", line["loss"]) for line in lines if line["kind"] == "train"]
-
-
 @pytest.fixture(scope="module")
 def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    return losses(tmp_path_factory.mktemp("curve") / "run", 100)
+    return losses("captioning", OVERRIDES, tmp_path_factory.mktemp("curve") / "run", 100)
 
 
 def test_the_curve_is_the_stored_one(curve: list[float]) -> None:
-    if os.environ.get("VLP_RENEW_GOLDEN") == "1":
-        CURVE.write_text(json.dumps([round(loss, 6) for loss in curve]) + "\n")
-    stored = json.loads(CURVE.read_text())
+    known = stored(CURVE, curve)
     assert len(curve) == 108
-    assert curve[:10] == pytest.approx(stored[:10], rel=1e-3)
-    assert curve[:100] == pytest.approx(stored[:100], rel=0.05)
+    assert curve[:10] == pytest.approx(known[:10], rel=1e-3)
+    assert curve[:100] == pytest.approx(known[:100], rel=0.05)
     assert sum(curve[90:100]) < 0.8 * sum(curve[:10])
-    assert sum(curve[100:]) == pytest.approx(sum(stored[100:]), rel=0.5)  # of beams, which a last bit may change
+    assert sum(curve[100:]) == pytest.approx(sum(known[100:]), rel=0.5)  # of beams, which a last bit may change
 
 
 def test_a_second_run_has_the_same_bits(curve: list[float], tmp_path: Path) -> None:
-    assert losses(tmp_path / "again", 12)[:12] == curve[:12]
+    assert losses("captioning", OVERRIDES, tmp_path / "again", 12)[:12] == curve[:12]

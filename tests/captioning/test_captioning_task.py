@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import json
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from composed import changed
 from torch import Tensor
 
 from vlp_captioning.models import Captioner, Memory
@@ -26,7 +26,7 @@ from vlplatform import registry
 from vlplatform.cli import compose
 from vlplatform.engine import Interrupted, TrainerSettings, train
 from vlplatform.errors import UserError
-from vlplatform.settings import of_words, parse
+from vlplatform.settings import parse
 from vlplatform.text import Vocabulary
 
 SMALL = {
@@ -67,18 +67,9 @@ def composed() -> dict[str, Any]:
 
 
 def resolved(model: str, *words: str) -> dict[str, Any]:
-    """The composed settings with changes; composing anew for each test would take longer than the tests."""
-    sections = copy.deepcopy(composed())
-    sections["model"] = {"name": model, "dim": 16}
-    for key, value in (of_words(SMALL.get(model, [])) | of_words(words)).items():
-        *path, last = key.split(".")
-        if not path:
-            path, last, sections[key] = [key], "name", {}
-        place = sections
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return sections
+    """The composed settings with changes."""
+    sections = {**composed(), "model": {"name": model, "dim": 16}}
+    return changed(changed(sections, *SMALL.get(model, [])), *words)
 
 
 def build(model: str = "transformer", *words: str) -> CaptioningTask:

@@ -77,6 +77,8 @@ def test_no_input_is_standard_input(echo: Path, capsys: pytest.CaptureFixture[st
 
 def test_what_is_refused(echo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
+        (["Satz", "missing.txt"], "missing.txt is not a file"),
+        (["./missing.de"], "./missing.de is not a file"),
         (["Satz", "data.root=x"], "'data.root=x' has no part in predicting"),
         (["Satz", "--with", str(echo)], "task=echo knows no ensembles"),
     ):

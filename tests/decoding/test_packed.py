@@ -316,6 +316,55 @@ def test_lstm_cells(bias: bool) -> None:
         close(each[0], cell(words[0], state)[0])
 
 
+class Three(nn.Module):
+    """Maps of one width, of which two are given the same rows."""
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.one, self.two = nn.Linear(160, 120), nn.Linear(160, 200, bias=bias)
+        self.other = nn.Linear(160, 120)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat((self.one(x), self.other(y), self.two(x)), -1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [True, False])
+def test_maps_of_the_same_rows_are_one_product(bias: bool) -> None:
+    model, x, y = Three(bias), torch.randn(5, 160), torch.randn(5, 160)
+    plain = model(x, y)
+    with packed(model):
+        for _ in range(3):
+            close(model(x, y), plain)
+        together = module._KEPT[model.one].together
+        assert [len(each.weight) for each in together.maps] == [120, 200]
+        assert together.product is not None
+        assert not together.ready
+        assert layout(model.one) is layout(model.two) is None
+        assert layout(model.other) is not None
+        close(model(x, x), torch.cat((plain[:, :120], model.other(x), plain[:, 240:]), 1))
+        close(model.two(y), nn.functional.linear(y, model.two.weight, model.two.bias))  # without the first of them
+        close(model.one(x), plain[:, :120])
+        close(model.two(y), nn.functional.linear(y, model.two.weight, model.two.bias))  # other rows than the first's
+    model.two.weight.data[0] = 0  # a sum tells
+    changed = model(x, y)
+    with packed(model):
+        for _ in range(3):
+            close(model(x, y), changed)
+
+
+def test_rows_of_two_maps_with_gradients() -> None:
+    model, x = Three(), torch.randn(5, 160)
+    with packed(model):
+        with torch.no_grad():
+            model(x, x), model(x, x)
+        x.requires_grad_()
+        (found,) = torch.autograd.grad(model(x, x).sum(), x)
+    (wanted,) = torch.autograd.grad(model(x, x).sum(), x)
+    close(found, wanted)
+
+
 @torch.no_grad()
 def test_hooks_and_capture_still_see_calls() -> None:
     torch.manual_seed(0)
@@ -330,7 +379,7 @@ def test_hooks_and_capture_still_see_calls() -> None:
             assert len(seen) == i + 1
             assert captured.names("tokens") == ["0"]
         inside = captured.weights("0")
-    assert layout(attention.query) is not None
+    assert module._KEPT[attention.query].map.packed_from
     close(inside, plain)
     close(captured.weights("0"), plain)
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
-
-from vlplatform import registry
-from vlplatform.cli import compose
-from vlplatform.engine import TrainerSettings, train
-from vlplatform.settings import parse
+from golden_curves import losses, stored
 
 CURVE = Path(__file__).with_name("golden_curve.json")
 OVERRIDES = [
@@ -30,32 +24,22 @@ OVERRIDES = [
     "trainer.log_every=1",
     "trainer.channels_last=false",
     "trainer.trackers=[]",
+    "trainer.schedule=constant",
 ]
-
-
-def losses(folder: Path, steps: int) -> list[float]:
-    """The losses of a fresh run whose schedule spans a hundred updates, of which the first ``steps`` are run."""
-    resolved = compose.compose([*OVERRIDES, f"trainer.steps={steps}", "trainer.schedule=constant"])
-    task = registry.task("segmentation").build({group: resolved[group] for group in compose.GROUPS})
-    train(task, parse(TrainerSettings, resolved["trainer"], "trainer"), folder, resolved=resolved, seed=0)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line["loss"] for line in lines if line["kind"] == "train"]
 
 
 @pytest.fixture(scope="module")
 def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    return losses(tmp_path_factory.mktemp("curve") / "run", 100)
+    return losses("segmentation", OVERRIDES, tmp_path_factory.mktemp("curve") / "run", 100)
 
 
 def test_the_curve_is_the_stored_one(curve):
-    if os.environ.get("VLP_RENEW_GOLDEN") == "1":
-        CURVE.write_text(json.dumps([round(loss, 6) for loss in curve]) + "\n")
-    stored = json.loads(CURVE.read_text())
+    known = stored(CURVE, curve)
     assert len(curve) == 100
-    assert curve[:10] == pytest.approx(stored[:10], rel=1e-3)
-    assert curve == pytest.approx(stored, rel=0.05)
+    assert curve[:10] == pytest.approx(known[:10], rel=1e-3)
+    assert curve == pytest.approx(known, rel=0.05)
     assert sum(curve[-10:]) < 0.95 * sum(curve[:10])
 
 
 def test_a_second_run_has_the_same_bits(curve, tmp_path):
-    assert losses(tmp_path / "again", 12) == curve[:12]
+    assert losses("segmentation", OVERRIDES, tmp_path / "again", 12) == curve[:12]

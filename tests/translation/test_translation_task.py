@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import os
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from composed import changed
 
 import vlplatform
 from vlp_translation.ensemble import best_translations
@@ -25,7 +25,7 @@ from vlplatform.cli import compose
 from vlplatform.cli.main import main
 from vlplatform.engine import Interrupted, TrainerSettings, evaluate, train
 from vlplatform.errors import UserError
-from vlplatform.settings import of_words, parse
+from vlplatform.settings import parse
 
 SIZES = ["model.preset=tiny", "model.dim=16", "model.hidden=24", "model.encoder_layers=1", "model.decoder_layers=1"]
 COMMON = [
@@ -60,17 +60,8 @@ def composed() -> dict[str, Any]:
 
 
 def resolved(*words: str) -> dict[str, Any]:
-    """The composed settings with changes; composing anew for each test would take longer than the tests."""
-    sections = copy.deepcopy(composed())
-    for key, value in of_words(words).items():
-        *path, last = key.split(".")
-        if not path:
-            path, last, sections[key] = [key], "name", {}
-        place = sections
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return sections
+    """The composed settings with changes."""
+    return changed(composed(), *words)
 
 
 def build(*words: str) -> TranslationTask:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_SPARE = 8  # places made beyond those needed, so that most steps copy nothing to grow
+
 
 class Cache:
     """Tensors of one attention module, grown along an axis step by step; the batch is axis 0.
@@ -20,6 +22,7 @@ class Cache:
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self._rooms: dict[str, Tensor] = {}  # what a tensor is the beginning of; nobody else has what lies behind it
         self.memory = False  # what is kept belongs to a memory, whose items several queries may share
         self.share = 1  # queries side by side that share an item here, as the beams of an image share its memory
         self.length = 0
@@ -40,8 +43,25 @@ class Cache:
     def extend(self, name: str, new: Tensor, axis: int) -> Tensor:
         """What was kept under ``name`` with ``new`` behind it, along an axis."""
         old = self.tensors.get(name)
-        self.tensors[name] = new if old is None else torch.cat((old, new), axis)
-        return self.tensors[name]
+        if old is None:
+            grown = new
+        elif torch.is_grad_enabled() or torch.compiler.is_compiling() or old.dtype != new.dtype:
+            grown = torch.cat((old, new), axis)
+        else:
+            length, end = old.shape[axis], old.shape[axis] + new.shape[axis]
+            room = self._room(name)
+            if room is None or room.shape[axis] < end or room.is_inference() != torch.is_inference_mode_enabled():
+                room = old.new_empty([*old.shape[:axis], end + _SPARE, *old.shape[axis + 1 :]])
+                room.narrow(axis, 0, length).copy_(old)
+            room.narrow(axis, length, end - length).copy_(new)
+            self._rooms[name], grown = room, room.narrow(axis, 0, end)
+        self.tensors[name] = grown
+        return grown
+
+    def _room(self, name: str) -> Tensor | None:
+        """What the tensor is the beginning of, if it still is."""
+        room = self._rooms.get(name)
+        return None if room is None or room.data_ptr() != self.tensors[name].data_ptr() else room
 
     def expand(self, times: int) -> None:
         """Every batch item becomes ``times`` items side by side, as an image's one hypothesis becomes its beams.
@@ -67,6 +87,13 @@ class Cache:
         """
         if not (self.memory and same_memory):
             own = index if self.share == 1 else index[:: self.share] // self.share
-            self.tensors = {name: tensor.index_select(0, own) for name, tensor in self.tensors.items()}
+            for name, tensor in self.tensors.items():
+                room = self._room(name)
+                if room is None:
+                    self.tensors[name] = tensor.index_select(0, own)
+                else:  # as rows, which is quicker
+                    room = room.flatten(1).index_select(0, own).view(len(own), *room.shape[1:])
+                    self._rooms[name] = room
+                    self.tensors[name] = room[tuple(map(slice, (len(own), *tensor.shape[1:])))]
         for child in self.children.values():
             child.reorder(index, same_memory=same_memory)

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         write_whole(out, json_bytes(plain(result)))
         for name, value in score.files.items():
             written.append(out.with_name(f"{out.stem}.{name}.json"))
-            write_whole(written[-1], json_bytes(value))
+            write_whole(written[-1], json_bytes(plain(value)))
     if args.json:
         print(json.dumps(plain(result)))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ captions:
 translations:
   vlp predict runs/NAME "ein Satz" "und noch einer"
   vlp predict runs/NAME task.decode.beam=8 < german.txt > english.txt"""
+
+_PATH = re.compile(r"^(\.{0,2}/|~/?)\S*$|^\S+\.(txt|tsv|csv|jsonl?|gz|bpe|tok|src|tgt)$")  # what is hardly a sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +89,9 @@ def _texts(given: Sequence[str]) -> tuple[list[str | Path], list[str]]:
     """Texts, ``-`` for standard input, and files that exist; and the settings: of words with ``=`` only SECTION.KEY."""
     overrides = [word for word in checkpoint.sorted_out(given)[1] if "." in word.partition("=")[0]]
     words = [word for word in given if word not in overrides]
+    for word in words:
+        if _PATH.search(word) and not _is_file(word):
+            raise UserError(f"the input {word} is not a file; a text that looks like one goes through standard input.")
     return [Path(word) if _is_file(word) else word for word in words], overrides
 
 

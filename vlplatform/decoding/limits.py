@@ -16,7 +16,9 @@ class Limits:
         min_length: Fewest words before the end symbol may come; fairseq's default is 1.
         forbid: Numbers of words that are never chosen; unless given, padding and begin, where they are not the end
             symbol too. ``()``: nothing, as in MD-SAN's code; fairseq forbids padding alone.
-        unk_penalty: Taken off the log-probability of the unknown word; infinity forbids it.
+        unk_penalty: Taken off the log-probability of the unknown word, at least 0 (what fairseq also takes, a negative
+            one that makes it come more often, is refused: the searches look among the best words before penalties);
+            infinity forbids it.
 
     Raises:
         ValueError: A number out of range.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vlplatform.decoding.candidates import top
+from vlplatform.decoding.candidates import only, top
 from vlplatform.decoding.limits import Limits
 from vlplatform.decoding.protocol import Rule, S, Step, Symbols
 from vlplatform.decoding.sequences import Sequences
@@ -30,6 +30,8 @@ class SamplingSettings(Limits):
         top_k: Words are drawn among so many best; 0: among all.
         top_p: Words are drawn among the best ones that have this probability together, the one that reaches it
             included; of the ``top_k``, if both are given.
+        close: Where the end symbol has not come by then, it is the last of ``max_length`` tokens, drawn or not
+            (fairseq); else a sequence breaks off there (the authors' codes of captioning).
 
     Raises:
         ValueError: A number out of range.
@@ -39,6 +41,7 @@ class SamplingSettings(Limits):
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    close: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,6 +89,10 @@ def sample(
     kept: Tensor = draws
 
     def choose(log_probs: Tensor, made: int, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        if settings.close and made + 1 == settings.max_length:
+            times = len(numbers) * settings.samples // len(log_probs)  # before the first word an item has one row
+            values, words = only(log_probs, symbols.eos, 1)
+            return values.flatten().repeat_interleave(times), words.flatten().repeat_interleave(times)
         weights = log_probs.detach().to(torch.promote_types(log_probs.dtype, torch.float32), copy=True)
         weights[:, list(settings.forbidden(symbols, made))] = -torch.inf
         penalty = settings.penalty(symbols)

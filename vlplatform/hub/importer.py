@@ -23,6 +23,13 @@ _WRAPPERS = ("state_dict", "model", "model_state_dict", "net", "module")
 """Keys under which training code keeps the weights beside other things."""
 
 
+class _Inert:
+    """In the place of an object that no model needs: it keeps nothing of what the file says of it."""
+
+    def __setstate__(self, state: object) -> None:
+        """Leave it out."""
+
+
 def _harmless() -> list[Any]:
     """What may stand in a file beside tensors: it holds names and numbers and runs nothing; no arrays of objects."""
     array, number = np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0]
@@ -31,7 +38,13 @@ def _harmless() -> list[Any]:
         for function, name in ((array, "_reconstruct"), (number, "scalar"))
         for core in ("core", "_core")  # NumPy 1 and 2
     ]
-    return [argparse.Namespace, np.ndarray, np.dtype, *{type(np.dtype(kind)) for kind in "?bBhHiIlLqQefd"}, *named]
+    meters = [  # fairseq's trainers of 2018 and 2019 keep theirs beside the weights
+        (_Inert, f"fairseq.{module}.{kind}Meter")
+        for module in ("meters", "logging.meters")
+        for kind in ("Average", "Time", "Stopwatch")
+    ]
+    numbers = {type(np.dtype(kind)) for kind in "?bBhHiIlLqQefd"}
+    return [argparse.Namespace, np.ndarray, np.dtype, *numbers, *named, *meters]
 
 
 @dataclass(frozen=True)
@@ -40,8 +53,8 @@ class Checkpoint:
 
     Attributes:
         weights: Its tensors under the authors' names.
-        args: The arguments it was trained with, where they lie beside the weights (fairseq's ``args`` or
-            ``cfg.model``); plain values by name, which an importer checks.
+        args: The arguments it was trained with, where they lie beside the weights (fairseq's ``args``, or ``cfg.model``
+            and what only ``cfg.task`` has); plain values by name, which an importer checks.
     """
 
     weights: dict[str, Tensor]
@@ -75,7 +88,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     A state dict inside a mapping (``{"state_dict": …, "epoch": …}``) is found; the prefix ``module.`` of data-parallel
     training goes. Of objects only ``argparse.Namespace``, which is names and values, and NumPy's arrays of numbers are
-    read, which training code keeps beside the weights (the state of NumPy's random numbers).
+    read, which training code keeps beside the weights (the state of NumPy's random numbers); the meters of fairseq's
+    older trainers are passed over.
 
     Raises:
         UserError: No such file, not a whole checkpoint, objects other than tensors and plain values, or no tensors.
@@ -141,12 +155,17 @@ def _args(found: Any) -> dict[str, Any]:
     """The arguments beside the weights; empty where there are none."""
     if not isinstance(found, Mapping):
         return {}
-    beside = found.get("args")
+    if (args := _values(found.get("args"))) is not None:
+        return args
     cfg = found.get("cfg")
-    if beside is None and isinstance(cfg, Mapping):
-        beside = cfg.get("model")
-    beside = vars(beside) if isinstance(beside, argparse.Namespace) else beside
-    return {str(name): value for name, value in beside.items()} if isinstance(beside, Mapping) else {}
+    groups = [_values(cfg.get(name)) for name in ("task", "model")] if isinstance(cfg, Mapping) else []
+    return {name: value for group in groups if group is not None for name, value in group.items()}
+
+
+def _values(group: Any) -> dict[str, Any] | None:
+    """Arguments by name; None where these are none."""
+    group = vars(group) if isinstance(group, argparse.Namespace) else group
+    return {str(name): value for name, value in group.items()} if isinstance(group, Mapping) else None
 
 
 def _tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:

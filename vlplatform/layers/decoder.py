@@ -51,6 +51,7 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.attention, self.cross = attention, cross
+        self._mixes = any(getattr(part, "mixes_queries", False) for part in cross.modules())
         of_hidden = dropout if hidden_dropout is None else hidden_dropout
         self.feed_forward = FeedForward(dim, hidden, dropout=of_hidden, activation=activation)
         self.around_attention = Residual(dim, dropout=dropout, order=order, norm=norm)
@@ -84,7 +85,7 @@ class DecoderLayer(nn.Module):
             cache: What earlier steps left.
             depth: What the layers share.
         """
-        if causal and any(getattr(part, "mixes_queries", False) for part in self.cross.modules()):
+        if causal and self._mixes:
             raise UserError(
                 "the attention to the memory normalises over all queries, later ones included, in a causal decoder: "
                 "use norm=layer, or another mechanism there."

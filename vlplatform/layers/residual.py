@@ -37,6 +37,6 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(B, N, D) → (B, N, D)."""
-        if self.order == "pre":
-            return x + F.dropout(sublayer(self.norm(x)), self.dropout, self.training)
-        return self.norm(x + F.dropout(sublayer(x), self.dropout, self.training))
+        out = sublayer(self.norm(x) if self.order == "pre" else x)
+        out = x + (F.dropout(out, self.dropout) if self.training else out)
+        return out if self.order == "pre" else self.norm(out)

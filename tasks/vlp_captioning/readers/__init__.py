@@ -7,8 +7,7 @@ from typing import Any
 
 from vlp_captioning.readers import coco, flickr8k, jsonl, karpathy, scenes, vatex
 from vlp_captioning.readers.records import CaptionData, Item, Visual
-from vlplatform import settings
-from vlplatform.errors import UserError, nearest
+from vlplatform.data.readers import open_named
 
 __all__ = ["DATA_SETS", "READERS", "CaptionData", "Item", "Visual", "open_data"]
 
@@ -34,7 +33,4 @@ def open_data(name: str, values: Mapping[str, Any]) -> CaptionData:
     Raises:
         UserError: Unknown reader or setting, a wrong type, or data that are not where they should be.
     """
-    if name not in READERS:
-        raise UserError(f"data.name={name} is not a reader of captions: {nearest(name, READERS)}.")
-    reader = READERS[name]
-    return reader.open_data(settings.parse(reader.Settings, values, "data"))
+    return open_named(READERS, name, values, "captions")

@@ -7,8 +7,7 @@ from typing import Any
 
 from vlp_segmentation.readers import ade20k, camvid, cityscapes, folder, helen, lfw_pl, scenes
 from vlp_segmentation.readers.records import SegmentationData, SegmentationRecords
-from vlplatform import settings
-from vlplatform.errors import UserError, nearest
+from vlplatform.data.readers import open_named
 
 __all__ = ["DATA_SETS", "READERS", "SegmentationData", "SegmentationRecords", "open_data"]
 
@@ -35,7 +34,4 @@ def open_data(name: str, values: Mapping[str, Any]) -> SegmentationData:
     Raises:
         UserError: Unknown reader or setting, a wrong type, or data that are not where they should be.
     """
-    if name not in READERS:
-        raise UserError(f"data.name={name} is not a reader of segmentation data: {nearest(name, READERS)}.")
-    reader = READERS[name]
-    return reader.open_data(settings.parse(reader.Settings, values, "data"))
+    return open_named(READERS, name, values, "segmentation data")

@@ -7,8 +7,7 @@ from typing import Any
 
 from vlp_translation.readers import iwslt14, jsonl, multi30k, scenes, text, wmt14
 from vlp_translation.readers.records import SPLITS, Pair, ParallelData
-from vlplatform import settings
-from vlplatform.errors import UserError, nearest
+from vlplatform.data.readers import open_named
 
 __all__ = ["DATA_SETS", "READERS", "SPLITS", "Pair", "ParallelData", "open_data"]
 
@@ -34,7 +33,4 @@ def open_data(name: str, values: Mapping[str, Any]) -> ParallelData:
     Raises:
         UserError: Unknown reader or setting, a wrong type, or data that are not where they should be.
     """
-    if name not in READERS:
-        raise UserError(f"data.name={name} is not a reader of parallel texts: {nearest(name, READERS)}.")
-    reader = READERS[name]
-    return reader.open_data(settings.parse(reader.Settings, values, "data"))
+    return open_named(READERS, name, values, "parallel texts")

@@ -75,8 +75,12 @@ def lines_of(files: Files, read: Lines = read_lines) -> Iterator[Triple]:
         yield first[1], second[1], f"{source}, line {first[0]},"
 
 
-def fingerprint_of(files: Files) -> list[str]:
+def fingerprint_of(files: Files, read: Lines = read_lines) -> list[str]:
     """The hashes of two files.
+
+    Args:
+        files: The pair.
+        read: How lines are found in them; as many must be found in either, whatever markup is around them.
 
     Raises:
         UserError: A file cannot be read, or unequal numbers of lines.
@@ -85,6 +89,8 @@ def fingerprint_of(files: Files) -> list[str]:
     if target is None:
         return [measure(source)[0]]
     (a, m), (b, n) = measure(source), measure(target)
+    if read is not read_lines:  # those are counted already
+        m, n = (sum(1 for _ in read(path)) for path in (source, target))
     if m != n:
         raise unequal(source, m, target, n)
     return [a, b]

@@ -105,8 +105,11 @@ class _Talks:
 
     def fingerprint(self, split: str) -> str:
         """A hash of the files and of the split."""
-        files = self.tests.values() if split == "test" else (self.training,)
-        return digest_of(split, self.clean, _VERSION, *map(fingerprint_of, files))
+        if split == "test":
+            parts = [fingerprint_of(files, read_segments) for files in self.tests.values()]
+        else:
+            parts = [fingerprint_of(self.training)]
+        return digest_of(split, self.clean, _VERSION, *parts)
 
     @cached_property
     def _kept(self) -> list[bool]:

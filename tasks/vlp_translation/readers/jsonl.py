@@ -82,17 +82,21 @@ class _Rows:
             if line.strip():
                 where = f"{self.files[split]}, line {number},"
                 row = _row(line, where)
+                id = str(row.get("id", number))
                 source, target = _texts(row, self.languages, where)
+                if any("\ud800" <= letter <= "\udfff" for letter in f"{id}{source}{target or ''}"):  # JSON may escape it
+                    half = "half of a surrogate pair (\\ud800 … \\udfff), which is no character"
+                    raise UserError(f"{where} has {half}: mend it.")
                 if target is None and split != "test":
                     raise UserError(f"{where} has no translation into {self.languages[1]}: write {_EXAMPLE}.")
-                yield Pair(str(row.get("id", number)), source, target, where)
+                yield Pair(id, source, target, where)
 
 
 def _row(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{where} is no JSON ({error}): write {_EXAMPLE}.") from error
+    except (ValueError, RecursionError) as error:  # no JSON, or a number of thousands of digits
+        raise UserError(f"{where} is no JSON that can be read ({error}): write {_EXAMPLE}.") from error
     if not isinstance(row, dict):
         raise UserError(f"{where} is no JSON object: write {_EXAMPLE}.")
     if unknown := sorted(set(row) - set(_KEYS)):
@@ -111,6 +115,4 @@ def _texts(row: dict[str, Any], languages: tuple[str, str], where: str) -> tuple
     if not isinstance(source, str) or not isinstance(target, str | None):
         key = keys[0] if not isinstance(source, str) else keys[1]
         raise UserError(f"{where} has no text under '{key}' (it has {', '.join(texts) or 'nothing'}): add it.")
-    if any("\ud800" <= letter <= "\udfff" for letter in source + (target or "")):  # JSON may escape a lone half
-        raise UserError(f"{where} has half of a surrogate pair (\\ud800 … \\udfff), which is no character: mend it.")
     return source, target

@@ -153,4 +153,4 @@ class _News:
 
     def fingerprint(self, split: str) -> str:
         """A hash of the files and of the split."""
-        return digest_of(split, self.every, *(fingerprint_of(files) for files, _ in self.splits[split]))
+        return digest_of(split, self.every, *(fingerprint_of(files, read) for files, read in self.splits[split]))

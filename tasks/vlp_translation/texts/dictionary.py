@@ -12,6 +12,8 @@ from vlplatform.text.subwords import Pieces
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 
+_OVERWRITE = " #fairseq:overwrite"
+
 
 def of_words(words: Sequence[str], pieces: Pieces) -> Vocabulary:
     """The vocabulary of the special symbols and ``words``.
@@ -37,18 +39,28 @@ def of_counts(counts: Mapping[str, int], min_count: int, pieces: Pieces) -> Voca
 def read_dictionary(path: Path, pieces: Pieces) -> Vocabulary:
     """The vocabulary of fairseq's dict.txt: a word, a blank and a count on each line.
 
+    A line that ends with ``#fairseq:overwrite`` may have a word again. As in fairseq both keep their numbers and the
+    later one has the word from then on; a special symbol keeps its own. The other is named so that no text has it.
+
     Raises:
         UserError: No such file, a faulty line, or a word twice.
     """
-    words: dict[str, int] = {}
+    entries: list[str] = []
+    places: dict[str, int] = {}
     for number, line in read_lines(path):
-        word, _, count = line.rstrip(" ").rpartition(" ")
+        given = line.rstrip(" ")
+        entry = given.removesuffix(_OVERWRITE)
+        word, _, count = entry.rpartition(" ")
         if not word or not count.isdecimal():
             raise UserError(f"{path}, line {number}, is '{line:.60}': a word, a blank and its count are expected.")
-        if word in words or word in SPECIALS:
-            other = f"line {words[word]}" if word in words else "the special symbols"
+        special = word in SPECIALS
+        if (special or word in places) and entry == given:
+            other = "the special symbols" if special else f"line {places[word] + 1}"
             raise UserError(f"{path}, line {number}, has the word '{word}' of {other} again: leave it out once.")
-        words[word] = number
-    if not words:
+        if word in places:
+            entries[places[word]] = f"{word} (line {places[word] + 1})"  # words of a text have no blanks
+        places[word] = len(entries)
+        entries.append(f"{word} (line {number})" if special else word)
+    if not entries:
         raise UserError(f"{path} has no words: give the dict.txt that fairseq-preprocess wrote.")
-    return of_words(list(words), pieces)
+    return of_words(entries, pieces)

@@ -49,8 +49,8 @@ class Lesson:
         """
         source, target = map(Side, self.wordings, self.splitters, self.vocabularies)
         if self.settings.dictionary is not None:
-            for side, file in zip((source, target), _paths(self.settings.dictionary)):
-                self._check(side, file)
+            for which, file in enumerate(_paths(self.settings.dictionary)):
+                self._check((source, target)[which], which, file)
         return source, target
 
     @cached_property
@@ -117,9 +117,8 @@ class Lesson:
         if not some:
             raise UserError(f"data={self.data.name} has no sentence pair to train on: check its files.")
 
-    def _check(self, side: Side, file: Path) -> None:
-        """Make sure that a given dictionary knows the better part of the training text."""
-        which = self.data.languages.index(side.language)
+    def _check(self, side: Side, which: int, file: Path) -> None:
+        """Make sure that a given dictionary knows the better part of the training text, source (0) or target (1)."""
         numbers = [n for lines in islice(self._lines(), _LOOKED_AT) for n in side.encode(lines[which])]
         known = sum(n != side.vocabulary.unk for n in numbers)
         if 2 * known < len(numbers):

@@ -84,9 +84,10 @@ class Texts:
             cache: Folder of the cached texts.
 
         Raises:
-            UserError: A given file is faulty or does not fit the training text, there is nothing to learn from, or the
-                cache cannot be written.
+            UserError: There is no training text, or nothing in it to learn from, a given file is faulty or does not fit
+                it, or the cache cannot be written.
         """
+        data.need("train")
         given = [measure(path)[0] for path in settings.files]
         parts = (asdict(settings), given, data.name, data.languages, data.fingerprint("train"), VERSION)
 

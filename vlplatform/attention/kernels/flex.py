@@ -54,10 +54,11 @@ def wanted(query: Tensor, keys: int, widths: tuple[int, int]) -> bool:
         keys: M.
         widths: Of one head's key and value.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    cuda = query.device.type == "cuda"
+    if not (cuda or path() == "flex") or torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    if query.device.type != "cuda":
-        return path() == "flex" and not torch.is_grad_enabled()
+    if not cuda:
+        return not torch.is_grad_enabled()
     fits = query.dtype in _TYPES and min(widths) >= _WIDTH
     return fits and (path() == "flex" or (path() == "auto" and min(query.shape[1], keys) >= _BLOCK))
 

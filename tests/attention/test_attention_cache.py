@@ -1,0 +1,78 @@
+"""What an attention keeps between steps grows, moves and is copied like plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+from torch import Tensor
+
+from vlplatform.attention.cache import Cache
+
+Mode = Callable[[], AbstractContextManager[object]]
+
+
+def grown(cache: Cache, steps: list[Tensor]) -> Tensor:
+    for step in steps:
+        cache.extend("key", step, 2)
+    return cache.tensors["key"]
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_growing_and_moving(mode: Mode) -> None:
+    torch.manual_seed(0)
+    steps = [torch.randn(3, 2, n, 4) for n in (1, 1, 3, 1, 20, 1)]
+    order = torch.tensor([2, 0, 0, 1])
+    with mode():
+        cache, wanted = Cache(), torch.cat(steps, 2)
+        assert torch.equal(grown(cache, steps), wanted)
+        cache.reorder(order)
+        assert torch.equal(cache.tensors["key"], wanted[order])
+        more = [torch.randn(4, 2, 1, 4) for _ in range(12)]
+        wanted = torch.cat([wanted[order], *more], 2)
+        assert torch.equal(grown(cache, more), wanted)
+        cache.expand(2)
+        assert torch.equal(cache.tensors["key"], wanted.repeat_interleave(2, 0))
+        new = torch.randn(8, 2, 1, 4)
+        assert torch.equal(grown(cache, [new]), torch.cat((wanted.repeat_interleave(2, 0), new), 2))
+
+
+@torch.no_grad()
+def test_copies_grow_apart() -> None:
+    steps = [torch.randn(1, 1, 1, 2) for _ in range(5)]
+    one = Cache()
+    before = grown(one, steps[:3])
+    kept, two = before.clone(), one.copy()
+    of_one, of_two = grown(one, [steps[3]]), grown(two, [steps[4]])
+    assert torch.equal(of_one, torch.cat((*steps[:3], steps[3]), 2))
+    assert torch.equal(of_two, torch.cat((*steps[:3], steps[4]), 2))
+    assert torch.equal(before, kept)
+
+
+@torch.no_grad()
+def test_most_steps_copy_nothing_that_was_there() -> None:
+    cache = Cache()
+    places = {grown(cache, [torch.zeros(1, 1, 1, 2)]).data_ptr() for _ in range(18)}
+    assert len(places) <= 4
+
+
+def test_from_one_mode_into_another() -> None:
+    cache, steps = Cache(), [torch.randn(1, 1, 1, 2) for _ in range(6)]
+    with torch.inference_mode():
+        grown(cache, steps[:3])
+    with torch.no_grad():
+        grown(cache, steps[3:5])
+    assert torch.equal(grown(cache, steps[5:]), torch.cat(steps, 2))
+
+
+def test_gradients_reach_every_step() -> None:
+    steps = [torch.randn(2, 1, 1, 2, requires_grad=True) for _ in range(4)]
+    cache = Cache()
+    grown(cache, steps[:2])
+    cache.reorder(torch.tensor([1, 1]))
+    (grown(cache, steps[2:]) ** 2).sum().backward()
+    assert steps[0].grad is not None
+    torch.testing.assert_close(steps[0].grad, torch.stack((torch.zeros(1, 1, 2), 4 * steps[0][1].detach())))
+    assert all(step.grad is not None for step in steps)
