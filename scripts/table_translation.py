@@ -2,7 +2,8 @@
 
 Every run is ``vlp train task=translation data=multi30k attn=MECHANISM`` with that data set's recipe (the small
 Transformer of Wu et al. 2021, text only, lower case, joint BPE), scored by ``vlp eval --split test_2016_flickr``. A run
-that was stopped goes on, and what is finished is not run again, so the script can be stopped and started.
+that was stopped goes on, and what is finished is not run again, so the script can be stopped and started; settings,
+steps or data other than those that a run began with are refused.
 
     python scripts/table_translation.py --root multi30k --out runs/table_translation --jobs 2
 """
@@ -27,15 +28,15 @@ SCORES = ("bleu", "sacrebleu", "chrf")
 def run(mechanism: str, seed: int, args: argparse.Namespace) -> None:
     """One training and its evaluation, unless they are there."""
     name = f"{mechanism}-{seed}"
-    folder = args.out / name
+    folder, root = args.out / name, args.root.resolve()
+    _same_data(folder / "settings.json", root)
+    begun = time.monotonic()
+    words = ["task=translation", "data=multi30k", f"data.root={root}", f"attn={mechanism}"]
+    words += [f"seed={seed}", f"name={name}", f"out={args.out}", "resume=auto", *args.settings]
+    words += [f"trainer.steps={args.steps}"] if args.steps else []
+    _vlp(name, args.threads, ["train", *words])  # of a finished run it but compares the settings
     if _scores(folder).is_file():
         return
-    begun = time.monotonic()
-    if not (folder / "metrics.json").is_file():
-        words = ["task=translation", "data=multi30k", f"data.root={args.root.resolve()}", f"attn={mechanism}"]
-        words += [f"seed={seed}", f"name={name}", f"out={args.out}", "resume=auto", *args.settings]
-        words += [f"trainer.steps={args.steps}"] if args.steps else []
-        _vlp(name, args.threads, ["train", *words])
     _vlp(
         name, args.threads, ["eval", str(folder), "--split", SPLIT, "--batch-size", "64", "--out", str(_scores(folder))]
     )
@@ -52,6 +53,12 @@ def table(out: Path, mechanisms: list[str], seeds: int) -> str:
             cells = [_cell([values[score] for values in found if score in values]) for score in SCORES]
             lines.append(f"| {mechanism} | {' | '.join(cells)} | {len(found)} |")
     return "\n".join(lines)
+
+
+def _same_data(settings: Path, root: Path) -> None:
+    """Refuse a run that began with other data, which ``vlp train`` would take for the same ones moved."""
+    if settings.is_file() and (given := json.loads(settings.read_text())["data"]["root"]) != str(root):
+        raise SystemExit(f"{settings} has data.root={given}, not {root}: give that as --root, or another --out.")
 
 
 def _vlp(name: str, threads: int, words: list[str]) -> None:

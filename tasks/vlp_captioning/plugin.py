@@ -15,7 +15,7 @@ from vlp_captioning.models import MODELS, Captioner, Shape
 from vlp_captioning.models.ensemble import EnsembleCaptioner
 from vlp_captioning.models.vision import DEFAULT, VisionSettings
 from vlp_captioning.readers import DATA_SETS, READERS, CaptionData, open_data
-from vlp_captioning.task import OWN_METRICS, CaptioningSettings, CaptioningTask, bare_model
+from vlp_captioning.task import OWN_METRICS, CaptioningSettings, CaptioningTask
 from vlplatform import attention
 from vlplatform import settings as typed
 from vlplatform.errors import UserError, nearest
@@ -23,6 +23,7 @@ from vlplatform.hub.importer import Importer
 from vlplatform.metrics.captions import METRICS
 from vlplatform.task import Task
 from vlplatform.text import Vocabulary
+from vlplatform.wrapped import bare
 
 
 class CaptioningPlugin:
@@ -109,13 +110,13 @@ class CaptioningPlugin:
         Raises:
             UserError: Other words or other features than the first has.
         """
-        return EnsembleCaptioner([bare_model(model) for model in models])
+        return EnsembleCaptioner([bare(model, Captioner) for model in models])
 
     def predict_files(self, model: nn.Module, inputs: Sequence[Path], out: Path, device: torch.device) -> list[Path]:
         """Captions of pictures or feature files, printed, and written as ``captions.json``."""
         from vlp_captioning.predict import predict_files
 
-        return predict_files(bare_model(model), inputs, out, device)
+        return predict_files(bare(model, Captioner), inputs, out, device)
 
 
 def check_attn(model_class: type[Captioner], attn: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ from vlplatform.losses import real_words, smoothed_cross_entropy
 from vlplatform.metrics import captions as metrics
 from vlplatform.task import Exhibit, Late, Loss, Records, Score
 from vlplatform.text import Vocabulary
+from vlplatform.wrapped import bare
 
 if TYPE_CHECKING:
     from vlplatform.engine import TrainerSettings
@@ -183,17 +184,25 @@ class CaptioningTask:
         """What is worth knowing about words and learning rates.
 
         Raises:
-            UserError: The captions of ``val`` that ``best`` needs are not there, or the attribute words that the model
-                reads.
+            UserError: What ``best`` needs is not there (captions of ``val``, Java, Scenes), or the attribute words that
+                the model reads.
         """
         staged = [trainer.for_stage(stage) for stage in self.stages]
         judged = trainer.average > 0 or any(each.eval_every for each in staged)
-        compares = self.settings.best.removeprefix("-") in metrics.METRICS or self.settings.submission is None
+        best = self.settings.best.removeprefix("-")
+        compares = best in metrics.METRICS or self.settings.submission is None
         if judged and compares and not any(item.captions for item in self.data.items("val")):
             raise UserError(
                 f"data={self.data.name} has no captions in its split 'val' to score against (task.best="
                 f"{self.settings.best}): add some, or switch evaluations off with trainer.eval_every=0 "
                 "trainer.average=0."
+            )
+        if judged and (reason := metrics.missing(best)):
+            raise UserError(f"task.best={self.settings.best} cannot be had: {reason}; or choose another score.")
+        if judged and best.startswith("spatial_") and self.facts is None:
+            raise UserError(
+                f"task.best={self.settings.best} is a score of Scenes, which data={self.data.name} are not: choose "
+                "another."
             )
         if self.model_class.reads_attributes and self.sections["attn"].get("variant") != "visual":
             few = self.training[0][:LOOKED_AT]
@@ -243,12 +252,12 @@ class CaptioningTask:
 
     def parameter_groups(self, model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
         """Matrices with weight decay, vectors without; those of a backbone apart, at a learning rate of their own."""
-        eyes = bare_model(model).vision
+        eyes = bare(model, Captioner).vision
         return parameter_groups(model, eyes, learning_rate, weight_decay, self.settings.backbone_lr)
 
     def loss(self, model: nn.Module, batch: Mapping[str, Any]) -> Loss:
         """The loss of the current stage, summed over words."""
-        captioner = bare_model(model)
+        captioner = bare(model, Captioner)
         if self.stage == "self_critical":
             return self.self_critical(captioner, batch)
         tokens, lengths = batch["tokens"], batch["lengths"]
@@ -269,7 +278,7 @@ class CaptioningTask:
 
     def predict(self, model: nn.Module, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Per record its ``caption`` and its ``log_prob``."""
-        captioner = bare_model(model)
+        captioner = bare(model, Captioner)
         images = images_of(batch, captioner)
         found = self.settings.decode.captions(captioner, images, batch["ids"])
         predictions: list[dict[str, Any]] = [
@@ -341,14 +350,14 @@ class CaptioningTask:
         """Pictures with the caption and what people wrote, spread evenly over the split."""
         from vlp_captioning.show import exhibits
 
-        return exhibits(self, bare_model(model), split, count)
+        return exhibits(self, bare(model, Captioner), split, count)
 
     @torch.no_grad()
     def attention_exhibits(self, model: nn.Module, split: str) -> list[Exhibit]:
         """Where the words of the first record's caption looked (md-san, fig. 7), and clusters (ACF, fig. 5)."""
         from vlp_captioning.show import attention_exhibits
 
-        return attention_exhibits(self, bare_model(model), split)
+        return attention_exhibits(self, bare(model, Captioner), split)
 
     @property
     def predict_hint(self) -> str:
@@ -388,13 +397,3 @@ class CaptioningTask:
             cut = sum(len(caption) > longest for captions in texts.words for caption in captions)
         were = "caption was" if cut == 1 else "captions were"
         return [f"{cut} training {were} cut to {longest} words"] if cut else []
-
-
-def bare_model(model: nn.Module) -> Captioner:
-    """The captioner inside the wrappers of compilation and data parallelism."""
-    while not isinstance(model, Captioner):
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        if inner is None:
-            raise TypeError(f"{type(model).__name__} is no captioner")
-        model = cast(nn.Module, inner)
-    return model

@@ -12,12 +12,13 @@ from torch import nn
 
 from vlp_segmentation.models import MODELS, Labels, SegmentationModel
 from vlp_segmentation.readers import DATA_SETS, READERS, open_data
-from vlp_segmentation.task import SegmentationSettings, SegmentationTask, bare_model
+from vlp_segmentation.task import SegmentationSettings, SegmentationTask
 from vlplatform import attention
 from vlplatform import settings as typed
 from vlplatform.errors import UserError, nearest
 from vlplatform.metrics.segmentation import METRICS
 from vlplatform.task import Task
+from vlplatform.wrapped import bare
 
 
 class SegmentationPlugin:
@@ -95,7 +96,7 @@ class SegmentationPlugin:
         """Per input NAME.labels.png (class ids in the classes' colours) and NAME.overlay.png with a legend."""
         from vlp_segmentation.predict import predict_files
 
-        return predict_files(bare_model(model), inputs, out, device)
+        return predict_files(bare(model, SegmentationModel), inputs, out, device)
 
 
 def check_attn(model_class: type[SegmentationModel], attn: Mapping[str, Any]) -> None:

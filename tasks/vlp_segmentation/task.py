@@ -20,6 +20,7 @@ from vlplatform.errors import UserError
 from vlplatform.metrics import segmentation as metrics
 from vlplatform.task import Exhibit, Loss, Records, Score
 from vlplatform.vision.backbone import BackboneSettings, load_weights, origin
+from vlplatform.wrapped import bare
 
 QUERIES = ((0.5, 0.5), (0.3, 0.25), (0.75, 0.7))
 """Query points of the attention pictures, (row, column) as fractions of the image."""
@@ -163,7 +164,7 @@ class SegmentationTask:
                 "trainer.batch_size=1."
             )
         outputs: Outputs = model(batch["image"])
-        return self.pixel_loss(outputs.logits, batch["mask"], outputs.aux, bare_model(model).aux_weight)
+        return self.pixel_loss(outputs.logits, batch["mask"], outputs.aux, bare(model, SegmentationModel).aux_weight)
 
     def predict(self, model: nn.Module, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Per record its confusion matrix [target, prediction], as the ``cells`` (n, 2) that are not empty.
@@ -173,7 +174,7 @@ class SegmentationTask:
         Raises:
             UserError: The model was made for other classes than the data set has.
         """
-        names = bare_model(model).labels.names
+        names = bare(model, SegmentationModel).labels.names
         if names != self.data.classes:
             raise UserError(
                 f"the model tells {len(names)} classes apart ({_few(names)}) but data={self.data.name} has "
@@ -257,16 +258,6 @@ class SegmentationTask:
             "backbone weights": self.weights_from,
             "initial_weights": origin(self.model_settings),
         }
-
-
-def bare_model(model: nn.Module) -> SegmentationModel:
-    """The model inside the wrappers of compilation and data parallelism."""
-    while not isinstance(model, SegmentationModel):
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        if inner is None:
-            raise TypeError(f"{type(model).__name__} is no segmentation model")
-        model = inner
-    return model
 
 
 def _picture(image: Tensor) -> NDArray[np.uint8]:

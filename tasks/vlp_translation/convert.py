@@ -78,7 +78,7 @@ class FairseqSettings:
         decoder_heads: Those of the decoder where they differ.
         source_dict: The source's dictionary as fairseq-preprocess wrote it, a word and its count on each line; without
             one, words are called word0, word1 ….
-        target_dict: The target's; the source's unless given.
+        target_dict: The target's; the source's unless given. Needs ``source_dict``.
         codes: Merges of byte-pair encoding, a file of subword-nmt or fastBPE, or [source's, target's]: lines are split
             with them. Without, lines come in pieces already.
         sentencepiece: A model file of sentencepiece, or [source's, target's], likewise.
@@ -125,13 +125,23 @@ class FairseqSettings:
                 raise ValueError(f"{name}={value} must be at least 1")
         if self.codes is not None and self.sentencepiece is not None:
             raise ValueError("codes and sentencepiece both split words: give one")
+        if self.source_dict is None:
+            told = {name: getattr(self, name) for name in ("target_dict", "codes", "sentencepiece")}
+            told["tokenize"] = self.tokenize if self.tokenize != "none" else None
+            for name, value in told.items():
+                if value is not None:
+                    raise ValueError(
+                        f"{name}={value} needs source_dict: without a dictionary no word of the source is known; where "
+                        "the languages share one, give that"
+                    )
 
 
 def fairseq(checkpoint: Checkpoint, chosen: FairseqSettings) -> nn.Module:
     """A translator from the state dict of fairseq's ``TransformerModel`` or ``LightConvModel``.
 
     A convolution's bias becomes part of the map behind it; the ``conv_bias`` (1, 1, D) that newer code makes in any
-    case is left out, as it is there. Weights in half precision become single, as fairseq makes them.
+    case is left out, as it is there. Weights in half precision become single, as fairseq makes them. Translations end
+    at the argument ``max_target_positions`` (1024), or where learnt positions do.
 
     Raises:
         UserError: Weights of something else, or what they cannot tell and nobody told.
@@ -146,6 +156,7 @@ def fairseq(checkpoint: Checkpoint, chosen: FairseqSettings) -> nn.Module:
                 "the state dict of a translation model, or another SOURCE."
             )
     _refuse(args, weights)
+    _refuse_old(args, checkpoint.weights)
     source, target = weights["encoder.embed_tokens.weight"], weights["decoder.embed_tokens.weight"]
     output = weights.setdefault("decoder.output_projection.weight", target)
     heads = {side: _heads(side, weights, chosen, args) for side in ("encoder", "decoder")}
@@ -153,7 +164,7 @@ def fairseq(checkpoint: Checkpoint, chosen: FairseqSettings) -> nn.Module:
     of_encoder = together(specs["encoder"])
     shares = "none" if not _same(output, target) else "all" if _same(source, target) else "decoder"
     convolved = any(spec["name"] != "sa" for spec in (*specs["encoder"], *specs["decoder"]))
-    positions, longest = _positions(weights, chosen, args)
+    positions, longest, longest_target = _positions(weights, chosen, args)
     model = TransformerSettings(
         dim=target.shape[1],
         heads=heads["encoder"],
@@ -171,11 +182,17 @@ def fairseq(checkpoint: Checkpoint, chosen: FairseqSettings) -> nn.Module:
         activation=_activation(chosen, args),
         positions=positions,
         max_length=longest,
+        decoder_max_length=longest_target,
         scale_embeddings=_first(chosen.scale_embeddings, not args.get("no_scale_embedding", bool, False)),
         embedding_norm=any("layernorm_embedding" in name or "emb_layer_norm" in name for name in weights),
         share_embeddings=shares,
     )
     texts = _texts(chosen, args, len(source), len(target))
+    if shares == "all" and texts.source.vocabulary != texts.target.vocabulary:
+        raise UserError(
+            "both languages have the same vectors in these weights, and their dictionaries have other words: give "
+            "source_dict=FILE alone, or the same file twice."
+        )
     attn = of_encoder if isinstance(of_encoder, dict) else of_encoder[0]
     return fill(Translator(texts, attn, model), _renamed(weights), "fairseq")
 
@@ -206,6 +223,10 @@ class _Arguments:
                 f"the checkpoint's argument {name}={value!r} is no {kind.__name__}: give the weights alone."
             )
         return value
+
+    def has(self, name: str) -> bool:
+        """Whether there is such an argument."""
+        return self._find(name) is not None
 
     def rate(self, name: str, default: float) -> float:
         """A rate of dropout, likewise."""
@@ -248,6 +269,18 @@ def _refuse(args: _Arguments, weights: Mapping[str, Tensor]) -> None:
             )
     if unknown:
         raise UserError(f"this fairseq model has {' and '.join(unknown)}, which is not read here: give another one.")
+
+
+def _refuse_old(args: _Arguments, weights: Mapping[str, Tensor]) -> None:
+    """Stacks whose norms stand before the sublayers had none behind the last layer up to version 2."""
+    for side in ("encoder", "decoder"):
+        version = weights.get(f"{side}.version")
+        old = version is not None and version.numel() == 1 and float(version) <= 2
+        if old and f"{side}.layer_norm.weight" not in weights and not args.has(f"{side}_normalize_before"):
+            raise UserError(
+                f"the weights are of an old fairseq ({side}.version is {float(version):g}) and cannot tell whether "
+                "norms stand before or behind the sublayers: give the checkpoint with its arguments (args)."
+            )
 
 
 def _modern(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -337,16 +370,22 @@ def _as_setting(layers: dict[str, Any] | Layers) -> dict[str, Any] | list[str | 
 
 def _positions(
     weights: Mapping[str, Tensor], chosen: FairseqSettings, args: _Arguments
-) -> tuple[Literal["sinusoid", "learned", "none"], int]:
-    """What positions the model has, and how many can be learnt."""
+) -> tuple[Literal["sinusoid", "learned", "none"], int, int | None]:
+    """What positions the model has, how many are learnt of the source, and how many tokens a translation may have."""
     tables = [weights.get(f"{side}.embed_positions.weight") for side in ("encoder", "decoder")]
     there = [len(table) for table in tables if table is not None]
     if not there:
         none = chosen.positions == "none" or args.get("no_token_positional_embeddings", bool, False)
-        return "none" if none else "sinusoid", TransformerSettings().max_length
-    if len(there) != len(tables) or there[0] != there[1] or there[0] <= chosen.pad + 1:
-        raise UserError(f"the weights have tables of {there} learnt positions; expected two alike, or none.")
-    return "learned", there[0] - chosen.pad - 1
+        longest = args.get("max_target_positions", int, 1024)  # fairseq's default
+        if longest < 1:
+            raise UserError(
+                f"the checkpoint's argument max_target_positions={longest} is no length: it must be 1 or more."
+            )
+        return "none" if none else "sinusoid", TransformerSettings().max_length, longest
+    learnt = [rows - chosen.pad - 1 for rows in there]
+    if len(learnt) != len(tables) or min(learnt) < 1:
+        raise UserError(f"the weights have tables of {there} learnt positions; expected two, or none.")
+    return "learned", learnt[0], None if learnt[0] == learnt[1] else learnt[1]
 
 
 def _activation(chosen: FairseqSettings, args: _Arguments) -> Literal["relu", "gelu"]:

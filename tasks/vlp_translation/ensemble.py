@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-from vlp_translation.models import Translation, Translator, translate
+from vlp_translation.models import Translation, Translator, drawn, translate
+from vlp_translation.models.source import Source
 from vlp_translation.texts import Texts
 from vlplatform.errors import UserError
 
@@ -59,22 +61,25 @@ def members_of(model: nn.Module) -> list[Translator]:
 def n_best(
     models: Sequence[Translator], source: Tensor | Sequence[str], decode: DecodeSettings
 ) -> list[list[Translation]]:
-    """The ``decode.returned`` best translations of each sentence, the best first; of an empty one a single empty one.
+    """The ``decode.written`` best translations of each sentence, the best first; of an empty one a single empty one.
+
+    Where a search finds none that ends (rules and lengths may leave no way), it is an empty one with score −∞.
 
     Args:
         models: The translator, or the members of an ensemble.
         source: Numbers (B, S), or lines.
         decode: How.
     """
-    texts = models[0].texts
-    if isinstance(source, Tensor):
-        filled = ((source != texts.source.vocabulary.pad).sum(1) > 1).tolist()  # beside the end symbol
-        kept: Tensor | list[str] = source[torch.tensor(filled, device=source.device)]
-    else:
-        filled = [bool(texts.source.encode(line)) for line in source]
-        kept = [line for line, full in zip(source, filled) if full]
-    found = iter(translate(models, kept, **decode.of_search) if any(filled) else [])
-    return [next(found) if full else [Translation("", 0.0, [], [], [])] for full in filled]
+    read = [Source.of(source, model) for model in models]
+    filled = read[0].filled
+    kept = [each.only(filled) for each in read]
+    found = iter(
+        drawn(models, kept, **decode.of_drawing) if decode.samples else translate(models, kept, **decode.of_search)
+    )
+    return [
+        (next(found) or [Translation("", -math.inf, [], [], [])]) if full else [Translation("", 0.0, [], [], [])]
+        for full in filled.tolist()
+    ]
 
 
 def best_translations(

@@ -117,9 +117,5 @@ class TranslationPlugin:
 
         return predict_texts(model, inputs, out, device)
 
-    def predict_files(self, model: nn.Module, inputs: Sequence[Path], out: Path, device: torch.device) -> list[Path]:
-        """Translations of files of sentences, a line each, as ``OUT/NAME.LANGUAGE``."""
-        return self.predict_texts(model, list(inputs), out, device)
-
 
 plugin = TranslationPlugin()

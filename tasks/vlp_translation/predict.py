@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import io
+import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,6 +20,7 @@ from vlp_translation.ensemble import members_of, n_best
 from vlp_translation.lines import read_lines
 from vlp_translation.models import Translation, Translator
 from vlp_translation.task import DecodeSettings
+from vlp_translation.texts import Texts
 from vlplatform import settings
 from vlplatform.errors import UserError
 
@@ -32,9 +35,10 @@ def predict_texts(model: nn.Module, inputs: Sequence[str | Path], out: Path | No
     """Translate sentences, files of them and standard input, a line each; the order is kept.
 
     Translations of sentences and of standard input (``-``) are printed, a line each and nothing else; those of a file
-    go to ``OUT/NAME.LANGUAGE``. An empty line's translation is an empty line. With ``task.decode.returned`` above 1
-    the lines are Moses' n-best lists, ``NUMBER ||| TRANSLATION ||| SCORE``: sentences are numbered from 0, the best of
-    each comes first.
+    go to ``OUT/NAME.LANGUAGE``. An empty line's translation is an empty line, as is that of a sentence for which none
+    is found; this is said. With ``task.decode.returned`` or ``task.decode.samples`` above 1 the lines are n-best lists,
+    ``NUMBER ||| TRANSLATION ||| SCORE``: sentences are numbered from 0, the best of each comes first, and ``|||`` in a
+    translation is escaped as Moses escapes it (whose own lists have the scores of their features before the last).
 
     Args:
         model: The translator, or an ensemble.
@@ -47,14 +51,17 @@ def predict_texts(model: nn.Module, inputs: Sequence[str | Path], out: Path | No
 
     Raises:
         UserError: A file that cannot be read, is not UTF-8, or whose translation cannot be written; a line that is too
-            long. Files are looked through for such lines before the first is translated.
+            long. Files are looked through for such lines before the first is translated. A word that ends as files of
+            the model's languages do (``newstest.en``) and is none.
     """
     models, decode = members_of(model.to(device).eval()), as_decoded(model)
+    for each in inputs:
+        _refuse_absent(each, models[0].texts)
     files = [each for each in inputs if isinstance(each, Path)]
     targets = _targets(files, out or Path("predictions"), models[0].texts.target.language)
     for path in targets:
         for where, line in _lines(path):
-            decode.check_length(len(line.split()), where)
+            decode.check_length(len(line.split()), where, _positions(models))
     written: list[Path] = []
     for kind, group in groupby(inputs or ["-"], lambda each: "file" if isinstance(each, Path) else each == "-"):
         if kind == "file":
@@ -78,20 +85,36 @@ def translated(
         decode: How.
 
     Raises:
-        UserError: A line that is too long.
+        UserError: A line that is too long; those before it are translated first.
     """
     stream, source = iter(lines), models[0].texts.source
     while chunk := list(islice(stream, BATCH * BATCH)):
         lengths = [len(source.encode(line)) for _, line in chunk]
-        for length, (where, _) in zip(lengths, chunk):
-            decode.check_length(length, where)
+        fault: UserError | None = None
+        for place, (length, (where, _)) in enumerate(zip(lengths, chunk)):
+            try:
+                decode.check_length(length, where, _positions(models))
+            except UserError as error:
+                fault, chunk, lengths = error, chunk[:place], lengths[:place]
+                break
         order = sorted(range(len(chunk)), key=lengths.__getitem__)
         found: list[list[Translation]] = [[]] * len(chunk)
         for start in range(0, len(order), BATCH):
             places = order[start : start + BATCH]
             for place, best in zip(places, n_best(models, [chunk[i][1] for i in places], decode)):
                 found[place] = best
-        yield from found
+        for (where, _), best in zip(chunk, found):
+            if best[0].score == -math.inf:
+                reason = "has no translation that ends within the lengths and rules of task.decode"
+                print(f"note: {where} {reason}: its line is empty.", file=sys.stderr)
+            yield best
+        if fault:
+            raise fault
+
+
+def _positions(models: Sequence[Translator]) -> float:
+    """Positions that every model has for a source and its end."""
+    return min(model.model_settings.places[0] for model in models)
 
 
 def as_decoded(model: nn.Module) -> DecodeSettings:
@@ -105,12 +128,21 @@ def _written(translations: Iterable[list[Translation]], decode: DecodeSettings) 
     for number, found in enumerate(translations):
         for each in found:
             text = " ".join(each.text.split("\n"))
-            yield text if decode.returned == 1 else f"{number} ||| {text} ||| {each.score:.6f}"
+            if decode.written > 1:
+                text = f"{number} ||| {text.replace('|||', 3 * '&#124;')} ||| {each.score:.6f}"
+            yield text
 
 
 def _print(translations: Iterable[list[Translation]], decode: DecodeSettings) -> None:
     for line in _written(translations, decode):
         print(line, flush=True)
+
+
+def _refuse_absent(given: str | Path, texts: Texts) -> None:
+    """See that a word is not the name of a file that is not there."""
+    languages = (texts.source.language, texts.target.language)
+    if isinstance(given, str) and re.search(rf"^\S+\.({'|'.join(map(re.escape, languages))})$", given):
+        raise UserError(f"the input {given} is not a file; a text that looks like one goes through standard input.")
 
 
 def _targets(files: Sequence[Path], out: Path, language: str) -> dict[Path, Path]:

@@ -49,14 +49,16 @@ def _told(prediction: dict[str, Any]) -> str:
 def attention_exhibits(task: TranslationTask, model: Translator, split: str) -> list[Exhibit]:
     """One short sentence: what its tokens read of the source, and of each other on either side.
 
-    Always in the top layer. Where no sentence is short enough, or no attention gives its weights, a line says so. Where logits are a sum (``bilateral``, ``rel_pos``), what each summand alone would attend
-    to stands beside the whole: content, position, and both.
+    Always in the top layer. Where logits are a sum (``bilateral``, ``rel_pos``), what each summand alone would attend
+    to stands beside the whole: content, position, and both. Where nothing can be drawn, a note says why.
     """
     batch = _fitting(task, model, split)
     if batch is None:
-        return [Exhibit("", {}, f"nothing is drawn: no sentence of {split} has 1 to {LONGEST} words or pieces")]
+        return [_nothing(split, f"no sentence of it has 1 to {LONGEST} words or pieces")]
     (found,) = best_translations([model], batch["source"], task.settings.decode)
     tokens = found.tokens[:LONGEST]
+    if not tokens:
+        return [_nothing(split, f"the model found no translation of '{batch['lines'][0]}'")]
     source, target = task.texts.source.vocabulary, task.texts.target.vocabulary
     read = torch.tensor([[target.eos, *tokens]], device=model.device)[:, :-1]
     with capture(model) as captured:
@@ -80,7 +82,11 @@ def attention_exhibits(task: TranslationTask, model: Translator, split: str) -> 
             if pictures:
                 text = f"{names[-1]}: {batch['lines'][0]} — {found.text}"
                 made.append(Exhibit(batch["ids"][0], pictures, text, note=WEIGHTS))
-    return made
+    return made or [_nothing(split, "this model's attentions give no weights")]
+
+
+def _nothing(split: str, why: str) -> Exhibit:
+    return Exhibit(split, {}, note=f"No attention is drawn for {split}: {why}.", heat=False)
 
 
 def _maps(captured: Any, name: str) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,6 +23,9 @@ from vlplatform.errors import UserError, nearest
 from vlplatform.losses import linear_cross_entropy
 from vlplatform.metrics import translation as metrics
 from vlplatform.task import Exhibit, Loss, Records, Score
+
+if TYPE_CHECKING:
+    from vlplatform.engine import TrainerSettings
 
 OWN_METRICS = {
     "nll": "mean negative log-likelihood of the reference's tokens, nats",
@@ -53,7 +56,7 @@ class DecodeSettings:
         top_k: Draw among so many best words; 0: among all.
         top_p: Draw among the best words that have this probability together (nucleus).
         seed: Of drawing; what is drawn for a sentence follows from it and the sentence alone.
-        max_source: Longer sources, in pieces, are refused: time and memory grow with the square.
+        max_source: Longer sources, in pieces, and longer references are refused: time and memory grow with the square.
     """
 
     beam: int = 5
@@ -78,6 +81,11 @@ class DecodeSettings:
         for name in ("max_length_a", "max_length_b", "unk_penalty", "no_repeat", "samples"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+        if self.min_length > int(2 * self.max_length_a + self.max_length_b):  # the shortest source: a word and its end
+            raise ValueError(
+                f"min_length={self.min_length} is more than the translation of a short source may have by max_length_b="
+                f"{self.max_length_b}: raise max_length_b to {self.min_length}"
+            )
         if self.max_source < 1:
             raise ValueError(f"max_source={self.max_source} must be at least 1")
         SamplingSettings(samples=max(1, self.samples), **self._drawing)
@@ -109,12 +117,22 @@ class DecodeSettings:
     def _drawing(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("temperature", "top_k", "top_p")}
 
-    def check_length(self, length: int, where: str) -> None:
-        """See that a source of ``length`` pieces can be translated.
+    def check_length(self, length: int, where: str, places: float = math.inf) -> None:
+        """See that a source of ``length`` pieces can be translated, or a reference scored.
+
+        Args:
+            length: Pieces, the end not counted.
+            where: Where it stands, for the message.
+            places: Positions that the model has for it and its end.
 
         Raises:
             UserError: It is too long.
         """
+        if length >= places:
+            raise UserError(
+                f"{where} has {length} words or pieces, but this model has {places} learnt positions, one of them for "
+                "the end: divide it into sentences, or train with a greater model.max_length."
+            )
         if length > self.max_source:
             raise UserError(
                 f"{where} has {length} words or pieces, more than task.decode.max_source={self.max_source}: divide it "
@@ -134,7 +152,8 @@ class TranslationSettings:
         decode: Of evaluation.
         scores: Scores of an evaluation; sacrebleu and chrf need the package sacrebleu.
         best: The score that chooses the best checkpoint and ends training early, computed also where ``scores`` lacks
-            it; -NAME: the least (``-nll``: no sentence is translated then, unless ``scores`` asks for it).
+            it; -NAME: the least (``-nll``: no sentence is translated then, unless ``scores`` asks for it). Of nll and
+            perplexity only the least can be wanted.
     """
 
     name: str = "translation"
@@ -153,6 +172,13 @@ class TranslationSettings:
         named = (*metrics.METRICS, *OWN_METRICS)
         if self.best.removeprefix("-") not in named:
             raise ValueError(f"best={self.best} is no score: {nearest(self.best, named)}")
+        if self.best in ("nll", "perplexity"):
+            raise ValueError(f"best={self.best} would keep the worst checkpoint, as less is better: write -{self.best}")
+
+    @property
+    def translates(self) -> bool:
+        """Whether a score asks for translations."""
+        return bool(self.wanted) or self.best.removeprefix("-") == "length_ratio"
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -178,6 +204,8 @@ class TranslationTask:
         self.settings, self.data, self.model_settings = settings, data, model_settings
         self.best_metric = settings.best
         self._corpora: dict[str, Corpus] = {}
+        self._batches: TokenBatches | None = None
+        self._places = model_settings.places
         self._training = True
 
     def enter(self, stage: str) -> None:
@@ -194,7 +222,8 @@ class TranslationTask:
         Raises:
             UserError: The data are of other languages.
         """
-        texts = members_of(model)[0].texts
+        models = members_of(model)
+        texts = models[0].texts
         for side, given in zip((texts.source, texts.target), self.data.languages):
             if side.language not in (given, "xx"):  # xx: vlp convert was not told
                 raise UserError(
@@ -202,7 +231,10 @@ class TranslationTask:
                     f"{texts.source.language} to {texts.target.language}: set data.source and data.target."
                 )
         self.texts, self._training = texts, False
+        source, target = zip(*(each.model_settings.places for each in models))
+        self._places = min(source), min(target)
         self._corpora.clear()
+        self._batches = None
 
     def corpus(self, split: str) -> Corpus:
         """A split as numbers."""
@@ -215,7 +247,9 @@ class TranslationTask:
     def records(self, split: str) -> Records:
         """Batches for ``train``, single sentences for the others."""
         if split == "train" and self._training:
-            return TokenBatches(self.corpus("train"), self.settings.batches)
+            if self._batches is None:
+                self._batches = TokenBatches(self.corpus("train"), self.settings.batches)
+            return self._batches
         return self.evaluation_records(split)
 
     def evaluation_records(self, split: str) -> SentenceRecords:
@@ -229,21 +263,43 @@ class TranslationTask:
             return SentenceRecords(corpus, self.texts)
         if all(corpus.reference(i) is None for i in range(len(corpus))):
             raise UserError(f"data={self.data.name} has no translations to score {split} against: use vlp predict.")
-        longest = int(corpus.lengths[:, 0].argmax())
-        where = f"data={self.data.name}, {split}: the line of id {corpus[longest][0]}"
-        self.settings.decode.check_length(int(corpus.lengths[longest, 0]), where)
+        for lengths, places, what in zip(corpus.lengths.T, self._places, ("the line", "the translation of the line")):
+            longest = int(lengths.argmax())
+            where = f"data={self.data.name}, {split}: {what} of id {corpus[longest][0]}"
+            self.settings.decode.check_length(int(lengths[longest]), where, places)
         return SentenceRecords(corpus)
 
     def collate(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Padded tensors, see :func:`vlp_translation.batches.collate`."""
         return collate(records, self.texts)
 
+    def before_training(self, trainer: TrainerSettings) -> list[str]:
+        """Nothing to be said; what would fail later is refused.
+
+        Raises:
+            UserError: Fewer positions are to be learnt than the training sentences have, or ``best`` needs a package
+                that is not there.
+        """
+        longest, places = self.settings.batches.max_length, min(self._places)
+        if places <= longest:
+            raise UserError(
+                f"model.positions=learned has {places} positions, and training sentences up to task.batches.max_length="
+                f"{longest} need one more for the end: set model.max_length={longest + 1}, or lower that."
+            )
+        judged = trainer.average > 0 or any(trainer.for_stage(stage).eval_every for stage in self.stages)
+        best, word = self.settings.best.removeprefix("-"), metrics.Sentence(("a",), "a")
+        if judged and best in metrics.METRICS:
+            reason = metrics.score([word], [[word]], metrics=(best,)).skipped.get(best)
+            if reason is not None:
+                raise UserError(f"task.best={self.settings.best} is {reason}, or choose another score.")
+        return []
+
     def build_model(self, *, pretrained: bool = True) -> Translator:
         """A fresh model for the words of the training text."""
         return Translator(self.texts, self.sections["attn"], self.model_settings)
 
     def parameter_groups(self, model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
-        """Matrices with weight decay, vectors without."""
+        """Matrices with weight decay, vectors (biases and norms) without; fairseq decays these, too."""
         matrices = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
         vectors = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
         named = (("weights", matrices, weight_decay), ("vectors (no decay)", vectors, 0.0))
@@ -265,8 +321,8 @@ class TranslationTask:
 
     def predict(self, model: nn.Module, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Per sentence its ``translation`` and ``words``, where scores ask for them, and the reference's likelihood."""
-        models, wanted = members_of(model), self.settings.wanted
-        found = best_translations(models, batch["source"], self.settings.decode) if wanted else []
+        models = members_of(model)
+        found = best_translations(models, batch["source"], self.settings.decode) if self.settings.translates else []
         translations = found or [None] * len(batch["ids"])
         predictions: list[dict[str, Any]] = []
         likelihoods, real = log_likelihoods(models, batch["source"], batch["read"], batch["targets"])
@@ -288,7 +344,7 @@ class TranslationTask:
         values = {"nll": sum(p["nll"] for p in judged) / tokens}
         values["perplexity"] = math.exp(min(values["nll"], 700.0))
         notes: list[str] = []
-        if self.settings.wanted:
+        if self.settings.translates:
             target = self.texts.target
             hypotheses = [metrics.Sentence(p["words"], p["translation"]) for p in judged]
             references = [[metrics.Sentence(target.words(p["reference"]), p["reference"])] for p in judged]
@@ -304,6 +360,8 @@ class TranslationTask:
             values["length_ratio"] = written / max(1, sum(len(r[0].words) for r in references))
             notes = [f"{name}: {found.signatures[name]}" for name in found.values]
             notes += [f"{name}: {reason}" for name, reason in found.skipped.items()]
+            if none := sum(p["score"] == -math.inf for p in judged):
+                notes.append(f"no translation ends within the lengths and rules of task.decode for {none} sentences")
         if len(judged) < len(predictions):
             notes.append(f"{len(predictions) - len(judged)} sentences without a reference are not in the scores")
         shown = ("id", "source", "translation", "reference", "score")
@@ -327,8 +385,8 @@ class TranslationTask:
     def describe(self) -> dict[str, Any]:
         """Data set, languages, licence, citation, model and attention."""
         notes = [*self.data.notes, *(note for corpus in self._corpora.values() for note in corpus.notes)]
-        if "train" in self._corpora:
-            notes += TokenBatches(self._corpora["train"], self.settings.batches).notes
+        if self._batches is not None:
+            notes += self._batches.notes
         return {
             "data": {"name": self.data.name, "languages": list(self.data.languages), "notes": notes},
             "licence": self.data.licence,

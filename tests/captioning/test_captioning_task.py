@@ -319,6 +319,19 @@ def test_a_model_of_attribute_words_needs_some(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.undo()
 
 
+def test_a_best_score_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = build("transformer", "task.best=meteor")
+    monkeypatch.setattr("vlplatform.metrics.captions._JAVA", {"meteor": (lambda: "there is no Java", None)})
+    with pytest.raises(UserError, match=r"task.best=meteor cannot be had: there is no Java; or choose another"):
+        task.before_training(TrainerSettings())
+    task.before_training(TrainerSettings(eval_every=0))
+    task = build("transformer", "task.best=spatial_truth")
+    task.before_training(TrainerSettings())
+    monkeypatch.setattr(CaptioningTask, "facts", None)
+    with pytest.raises(UserError, match=r"task.best=spatial_truth is a score of Scenes, which data=\w+ are not"):
+        task.before_training(TrainerSettings())
+
+
 def test_images_without_references_are_not_scored() -> None:
     task = build("transformer", "task.scores=[bleu]", "task.best=bleu4")
     few(task, [("a dog",)], [("a dog runs on grass",), ()])

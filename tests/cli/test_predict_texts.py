@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,10 @@ def told(capsys: pytest.CaptureFixture[str], *words: Any) -> list[str]:
 def test_texts_files_and_settings(echo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("ein Satz\n")
     words = ["zwei Sätze", tmp_path / "a.txt", "x=3 ist wahr", "-", "y=2", "lang " * 200, "task.decode.beam=7"]
-    *inputs, section = told(capsys, echo, *words)
+    short = ["z.B", "und/oder", "und/oder.", "1/2.5", "und/z.B", "zwei a/b.de"]  # no names of files
+    *inputs, section = told(capsys, echo, *words, *short)
+    inputs, found = inputs[: -len(short)], inputs[-len(short) :]
+    assert found == [f"str: {word}" for word in short]
     assert inputs[0] == "str: zwei Sätze"
     assert inputs[1].endswith("a.txt")
     assert not inputs[1].startswith("str")
@@ -75,10 +80,20 @@ def test_no_input_is_standard_input(echo: Path, capsys: pytest.CaptureFixture[st
     assert "'beam': 2" in section
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_is_utf_8_whatever_the_system_says(echo: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding))
+    assert main(["predict", str(echo), "Männer – 男", "--device", "cpu"]) == 0
+    sys.stdout.flush()
+    assert raw.getvalue().decode("utf-8").splitlines()[0] == "str: Männer – 男"
+
+
 def test_what_is_refused(echo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         (["Satz", "missing.txt"], "missing.txt is not a file"),
         (["./missing.de"], "./missing.de is not a file"),
+        (["corpus/test.de"], "corpus/test.de is not a file"),
         (["Satz", "data.root=x"], "'data.root=x' has no part in predicting"),
         (["Satz", "--with", str(echo)], "task=echo knows no ensembles"),
     ):

@@ -106,6 +106,22 @@ def test_single_precision_never_draws_what_is_forbidden():
     assert found.log_probs.isfinite().all()
 
 
+@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_a_closed_sequence_ends_with_the_end_symbol(length, dtype):
+    model = toy(5, 3, 9, dtype=dtype)
+    model.tables[..., SYMBOLS.eos] -= 20  # none ends of itself
+    draws = torch.rand(3, 4, length, generator=torch.Generator().manual_seed(0))
+    broken, closed = (
+        sample(model.step, model.start(), 3, SamplingSettings(length, samples=4, close=close), SYMBOLS, draws=draws)
+        for close in (False, True)
+    )
+    assert torch.equal(broken.tokens[..., :-1], closed.tokens[..., :-1])
+    assert (closed.tokens[..., -1] == SYMBOLS.eos).all()
+    assert (closed.log_probs[..., -1] < -15).all(), "the model's own log-probability of the end"
+    torch.testing.assert_close(closed.scores, closed.log_probs.sum(-1))
+
+
 def test_faults_are_told():
     model = toy(3, 2, 8)
     with pytest.raises(UserError, match="draws has shape"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -272,6 +274,61 @@ def test_arguments_beside_the_weights(nested: bool, tmp_path: Path) -> None:
     assert (settings.activation, settings.scale_embeddings) == ("gelu", False)
 
 
+def test_languages_that_only_the_task_of_a_checkpoint_names(tmp_path: Path) -> None:
+    of_model = argparse.Namespace(encoder_attention_heads=3, decoder_attention_heads=2, max_target_positions=9)
+    of_task = {"_name": "translation", "source_lang": "de", "target_lang": "en", "max_target_positions": 7}
+    torch.save({"cfg": {"model": of_model, "task": of_task}, "model": official(SIZES[0])}, tmp_path / "model.pt")
+    model = fairseq(read_checkpoint(tmp_path / "model.pt"), FairseqSettings())
+    assert isinstance(model, Translator)
+    assert (model.texts.source.language, model.texts.target.language) == ("de", "en")
+    assert model.model_settings.longest_target == 9, "the model's own argument goes first"
+
+
+def test_translations_end_where_the_arguments_say() -> None:
+    weights, source = official(SIZES[0]), torch.tensor([[4, 5, EOS]])
+    for name in ("decoder.output_projection.weight", "decoder.embed_tokens.weight"):
+        weights[name][EOS] = 0
+    weights["decoder.output_projection.weight"][EOS] = -50 * weights["decoder.output_projection.weight"][4]
+    found: list[int] = []
+    for args in ({"max_target_positions": 8}, {}):
+        model = fairseq(Checkpoint(weights, args), FairseqSettings(encoder_heads=3, decoder_heads=2))
+        assert isinstance(model, Translator)
+        [[best]] = model.generate(source, beam=1, max_length_b=30, min_length=6)
+        found.append(len(best.tokens))
+        [[drawn]] = model.sample(source, max_length_b=30, min_length=6)
+        assert len(drawn.tokens) <= found[-1]
+        assert best.tokens[-1] == drawn.tokens[-1] == EOS
+        assert model.model_settings.longest_target == args.get("max_target_positions", 1024), "fairseq's default"
+    assert found[0] == 8 < found[1]
+    with pytest.raises(UserError, match="max_target_positions=0 is no length"):
+        fairseq(Checkpoint(weights, {"max_target_positions": 0}), FairseqSettings(heads=2))
+
+
+def test_tables_of_two_lengths_of_learnt_positions() -> None:
+    weights = official(SIZES[2])
+    weights["decoder.embed_positions.weight"] = weights["decoder.embed_positions.weight"][:9].clone()
+    model = direct(weights, encoder_heads=3, decoder_heads=2)
+    assert (model.source.length, model.target.length, model.model_settings.longest_target) == (18, 7, 7)
+    slow = Slow(SIZES[2], weights)
+    source, target = sentences(13, 12)[0], [EOS, 4, 5, 6]
+    found = model.log_probs(torch.tensor([source]), torch.tensor([target]))[0]
+    torch.testing.assert_close(found, slow.log_probs(source, target), atol=1e-9, rtol=0)
+    [[best]] = model.generate(torch.tensor([source]), beam=1, min_length=6)
+    assert len(best.tokens) == 7
+
+
+@pytest.mark.parametrize("version", [1.0, 2.0])
+def test_weights_too_old_to_tell_where_norms_stand(version: float) -> None:
+    weights = official(SIZES[0]) | {"encoder.version": torch.tensor([version])}
+    told = rf"encoder.version is {version:g}\) and cannot tell whether norms stand before or behind the sublayers"
+    with pytest.raises(UserError, match=told):
+        direct(weights, heads=2)
+    args = {"encoder_normalize_before": False, "decoder_normalize_before": False}
+    model = fairseq(Checkpoint(weights, args), FairseqSettings(encoder_heads=3, decoder_heads=2))
+    assert isinstance(model, Translator)
+    assert model.model_settings.order == "post"
+
+
 class Stranger:
     """A class that no checkpoint may bring along."""
 
@@ -281,6 +338,32 @@ def test_other_objects_are_never_loaded(tmp_path: Path, capsys: Any) -> None:
     assert convert(tmp_path, "heads=2", file="model.pt") == 2
     assert "pickled objects, which are never loaded; save its state dict on its own" in capsys.readouterr().err
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("module", ["fairseq.meters", "fairseq.logging.meters"])
+def test_meters_of_older_trainers_are_passed_over(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    names = ("AverageMeter", "TimeMeter", "StopwatchMeter", "OtherMeter")
+    for i in range(1, len(module.split("."))):
+        monkeypatch.setitem(sys.modules, module.rsplit(".", i)[0], types.ModuleType("above"))
+    made = types.ModuleType(module)
+    monkeypatch.setitem(sys.modules, module, made)
+    kinds = [type(name, (), {"__module__": module}) for name in names]
+    for kind in kinds:
+        setattr(made, kind.__name__, kind)
+    meters: dict[str, Any] = {kind.__name__: kind() for kind in kinds}
+    for meter in meters.values():
+        meter.__dict__.update(sum=1.5, count=2)
+    other = {"other": meters.pop("OtherMeter")}
+    args = argparse.Namespace(encoder_attention_heads=3, decoder_attention_heads=2)
+    for extra, name in ((meters, "old.pt"), (meters | other, "other.pt")):
+        held = {"args": args, "model": official(SIZES[0]), "extra_state": {"epoch": 3, "train_meters": extra}}
+        torch.save(held, tmp_path / name, pickle_protocol=2)
+    monkeypatch.undo()
+    assert convert(tmp_path, file="old.pt") == 0
+    assert convert(tmp_path, file="other.pt") == 2
+    assert f"it names {module}.OtherMeter" in capsys.readouterr().err
 
 
 def test_a_namespace_is_names_and_values_alone(tmp_path: Path) -> None:
@@ -381,6 +464,21 @@ def test_arguments_of_another_model_are_refused(args: dict[str, Any], told: str)
 def test_filters_that_heads_do_not_divide() -> None:
     with pytest.raises(UserError, match=r"encoder.layers.0.conv.weight_linear has 9 rows, no multiple of 2 heads"):
         direct(official(SIZES[3]), heads=2)
+
+
+@pytest.mark.parametrize(
+    "values", [{"target_dict": "d"}, {"codes": "c"}, {"sentencepiece": "m"}, {"tokenize": "moses"}]
+)
+def test_words_need_a_dictionary(values: dict[str, Any]) -> None:
+    ((name, value),) = values.items()
+    with pytest.raises(ValueError, match=f"{name}={value} needs source_dict"):
+        FairseqSettings(heads=2, **values)
+
+
+def test_shared_vectors_need_one_dictionary(tmp_path: Path) -> None:
+    paths = [write_dictionary(tmp_path / f"dict.{i}.txt", [f"{i}{j}" for j in range(9)]) for i in "ab"]
+    with pytest.raises(UserError, match=r"their dictionaries have other words: give source_dict=FILE alone"):
+        direct(official(SIZES[2]), heads=2, source_dict=paths[0], target_dict=paths[1])
 
 
 def test_dictionaries_that_do_not_match(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,13 +234,31 @@ def test_numbers_are_those_of_fairseq(tmp_path: Path) -> None:
         ("a 1\nb x\n", "line 2, is 'b x'"),
         ("a 1\nb 2\na 3\n", "line 3, has the word 'a' of line 1 again"),
         ("<pad> 1\n", "has the word '<pad>' of the special symbols again"),
-        ("<s> 1 #fairseq:overwrite\n", "line 1, is"),
+        ("<s> #fairseq:overwrite\n", "line 1, is"),
         ("", "has no words"),
     ],
 )
 def test_faulty_dictionaries(tmp_path: Path, text: str, said: str) -> None:
     with refused(said):
         read_dictionary(Path(write(tmp_path / "dict.txt", text)), "words")
+
+
+def test_entries_of_a_dictionary_that_overwrite_others(tmp_path: Path) -> None:
+    text = "a 4\n<s> 3 #fairseq:overwrite\nb 2 #fairseq:overwrite\na 1 #fairseq:overwrite\n"
+    read = read_dictionary(Path(write(tmp_path / "dict.txt", text)), "words")
+    assert len(read) == 4 + 4, "each line has its number, as in fairseq"
+    assert read.encode(["a", "b", "<s>"]) == [7, 6, read.unk]
+    assert (read.decode([7, 6]), read.words[0]) == (["a", "b"], "<s>")
+
+
+def test_both_sides_may_be_of_one_language(tmp_path: Path) -> None:
+    """Each side's dictionary is judged by its own lines."""
+    data = replace(data_of([("a utilised dog", "the used dog")]), languages=("en", "en"))
+    files = [write(tmp_path / "long", "a 1\nutilised 1\n"), write(tmp_path / "plain", "the 1\nused 1\n")]
+    texts = Texts.learn(
+        data, TextSettings(subwords="words", tokenize="none", dictionary=(files[0], files[1])), tmp_path
+    )
+    assert texts.target.encode("the used") == [4, 5]
 
 
 def test_a_dictionary_that_does_not_match(tmp_path: Path) -> None:
@@ -397,6 +416,10 @@ def test_faulty_settings(tmp_path: Path, values: dict[str, Any], said: str) -> N
 
 
 def test_nothing_to_learn_from(tmp_path: Path) -> None:
+    write(tmp_path / "val.jsonl", '{"source": "a", "target": "b"}\n')
+    values = {"source": "en", "target": "de", "val_file": str(tmp_path / "val.jsonl")}
+    with refused("data=jsonl has no split 'train': valid: val"):
+        Texts.learn(open_data("jsonl", values), TextSettings(), tmp_path)
     with refused("data=x has no sentence pair to train on"):
         learn(tmp_path, [("", "a"), ("b", " ")])
     with refused("train.en, line 1, has no translation to learn from"):

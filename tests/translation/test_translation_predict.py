@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from vlp_translation.ensemble import best_translations
-from vlp_translation.models import TransformerSettings, Translator
+from vlp_translation.models import TransformerSettings, Translation, Translator
 from vlp_translation.predict import as_decoded
 from vlp_translation.task import DecodeSettings
 from vlp_translation.texts import Side, Texts
@@ -92,6 +94,51 @@ def test_lines_before_a_fault_are_written(
     assert captured.err == "error: standard input, line 3, is not UTF-8: convert it (iconv -t utf-8).\n"
 
 
+def test_lines_before_one_too_long_are_written(
+    folder: Path, wanted: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given(monkeypatch, b"a dog\n\n" + b"dog " * 2000 + b"\ndog\n")
+    assert predict(folder) == 2
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == wanted[:2]
+    assert captured.err.startswith("error: standard input, line 3, has 2000 words or pieces")
+
+
+def test_a_sentence_without_a_translation_keeps_its_line(
+    folder: Path, wanted: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forced = [f"task.decode.{pair}" for pair in ("max_length_b=20", "min_length=16", "no_repeat=1")]
+    given(monkeypatch, b"a dog\n\ntwo\n")
+    assert predict(folder, *forced) == 0  # there are 11 words in all
+    captured = capsys.readouterr()
+    assert captured.out == "\n\n\n"
+    told = [line.partition(" has no translation")[0] for line in captured.err.splitlines()]
+    assert told == ["note: standard input, line 1,", "note: standard input, line 3,"]
+    assert best_translations([made()], ["a"], DecodeSettings(**{**DECODE, "max_length_b": 20, "min_length": 16}))[
+        0
+    ] == (Translation("", -math.inf, [], [], []))
+
+
+def test_an_evaluation_tells_of_sentences_without_a_translation(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for code, lines in (("en", "a dog\ntwo\n"), ("de", "ein hund\nzwei\n")):
+        (tmp_path / f"x.{code}").write_text(lines)
+    data = ["data=text", "data.source=en", "data.target=de", f"data.train={tmp_path}/x", f"data.val={tmp_path}/x"]
+    forced = [f"task.decode.{pair}" for pair in ("max_length_b=20", "min_length=16", "no_repeat=1")]
+    out = ["--split", "val", "--out", str(tmp_path / "scores.json"), "--device", "cpu"]
+    assert main(["eval", str(folder), *data, *forced, "task.scores=[bleu]", *out]) == 0
+    assert "no translation ends within the lengths and rules of task.decode for 2 sentences" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "scores.translations.json").read_text())
+    assert [(row["translation"], row["score"]) for row in rows] == [("", None), ("", None)]
+
+
+def test_names_of_files_that_are_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("newstest.en", "valid.bpe.de"):
+        assert f"the input {word} is not a file" in refused(capsys, folder, word)
+    assert predict(folder, "z.B", "a newstest.en", "dog.fr") == 0
+
+
 def test_files(folder: Path, wanted: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.en").write_bytes("\r\n".join(LINES).encode())
     (tmp_path / "empty").write_bytes(b"")
@@ -138,6 +185,46 @@ def test_settings_of_decoding(
     assert [(row[1], float(row[2])) for row in rows[:2]] == [(b.text, pytest.approx(b.score, abs=1e-5)) for b in best]
     assert "beam=0" in refused(capsys, folder, "a", "task.decode.beam=0")
     assert "has no part in predicting" in refused(capsys, folder, "a", "task.label_smoothing=0.1")
+
+
+def test_drawn_translations(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def rows(*words: str) -> list[list[str]]:
+        assert predict(folder, *words) == 0
+        return [line.split(" ||| ") for line in capsys.readouterr().out.splitlines()]
+
+    drawing = ["task.decode.samples=3", "task.decode.top_k=5", "task.decode.no_repeat=0"]
+    found = rows("a dog", "", "two dogs dogs a", *drawing)
+    assert [row[0] for row in found] == ["0", "0", "0", "1", "2", "2", "2"]
+    scores = [float(row[2]) for row in found[:3]]
+    assert scores == sorted(scores, reverse=True)
+    assert [row[1:] for row in rows("two dogs dogs a", "a dog", *drawing)[3:]] == [row[1:] for row in found[:3]]
+    assert rows("a dog", *drawing, "task.decode.seed=1") != found[:3]
+    one = rows("a dog", "task.decode.samples=1")
+    assert len(one) == 1
+    assert len(one[0]) == 1, "a translation alone"
+    assert rows("a dog", "task.decode.samples=1", "--with", str(folder)) == one
+    assert "say how often with samples=N" in refused(capsys, folder, "a", "task.decode.top_k=5")
+    assert "top_p=2.0 must be above 0" in refused(capsys, folder, "a", "task.decode.samples=2", "task.decode.top_p=2")
+    assert "samples=-1 must not be negative" in refused(capsys, folder, "a", "task.decode.samples=-1")
+
+
+def test_bars_in_a_translation_part_no_fields(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vlp_translation.texts.wording.Wording.line", lambda *_: "a ||| b")
+    assert predict(folder, "a dog", "task.decode.returned=2") == 0
+    for line in capsys.readouterr().out.splitlines():
+        assert line.split(" ||| ")[1:-1] == ["a &#124;&#124;&#124; b"]
+    assert predict(folder, "a dog") == 0
+    assert capsys.readouterr().out == "a ||| b\n"
+
+
+def test_a_line_is_read_once_by_n_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, read = made(), list[str]()
+    encode = Side.encode
+    monkeypatch.setattr(Side, "encode", lambda side, line: read.append(line) or encode(side, line))
+    assert best_translations([model], ["a dog", " ", "a"], DecodeSettings(**DECODE))[1].text == ""
+    assert read == ["a dog", " ", "a"]
 
 
 def test_an_ensemble(folder: Path, tmp_path: Path, wanted: list[str], capsys: pytest.CaptureFixture[str]) -> None:

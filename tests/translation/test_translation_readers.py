@@ -180,6 +180,8 @@ def test_jsonl(tmp_path: Path) -> None:
         ('{"translation": {"fr": "a"}}', r"has no text under 'en' \(it has fr\)"),
         ('{"translation": "a"}', "has a translation that is no object"),
         ('{"source": "\\ud800", "target": "a"}', "half of a surrogate pair"),
+        ('{"source": "a", "target": "a", "id": "\\udfff"}', "line 1, has half of a surrogate pair"),
+        (f'{{"source": "a", "target": "a", "id": {"9" * 5000}}}', "line 1, is no JSON that can be read"),
     ],
 )
 def test_faulty_rows(tmp_path: Path, line: str, said: str) -> None:
@@ -266,6 +268,12 @@ def test_iwslt14(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backwards = open_data("iwslt14", {"root": str(tmp_path / "de-en"), "source": "en", "target": "de", "clean": False})
     assert len(both(backwards, "train")) + len(both(backwards, "val")) == 52
     assert both(backwards, "test")[1] == ("the", "das")
+    markup = tmp_path / "de-en" / "IWSLT14.TED.tst2010.de-en.de.xml"
+    markup.write_text(f"<translator>somebody</translator>\n{markup.read_text()}")
+    data.check(["test"])  # segments run parallel, not lines
+    markup.write_text(f'{markup.read_text()}<seg id="3">das</seg>\n')
+    with refused("de-en.de.xml has 3 lines, but .*de-en.en.xml has 2"):
+        data.check(["test"])
 
 
 def test_faults_of_iwslt14(tmp_path: Path) -> None:
@@ -297,6 +305,9 @@ def test_wmt14(tmp_path: Path) -> None:
     assert both(data, "train")[3:5] == [("en 1 0", "de 1 0"), ("en 1 1", "de 1 1")]
     assert [pair.id for pair in data.pairs("train")] == [str(n) for n in range(1, 10)]
     assert (both(data, "val"), both(data, "test")) == ([("en dev", "de dev")], [("en test", "de test")])
+    markup = tmp_path / "test-full/newstest2014-deen-ref.de.sgm"
+    markup.write_text(f"<refset>\n{markup.read_text()}")
+    data.check()  # segments run parallel, not lines
     assert data.notes == ("the training text is europarl-v7.de-en, commoncrawl.de-en, news-commentary-v9.de-en",)
     held = open_data("wmt14", {"root": str(tmp_path), "held_out": 4})
     assert both(held, "val") == [("en 1 0", "de 1 0"), ("en 2 1", "de 2 1")]

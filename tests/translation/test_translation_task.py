@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from composed import changed
 
 import vlplatform
+from vlp_translation.batches import SentenceRecords
 from vlp_translation.ensemble import best_translations
 from vlp_translation.models import Translator
 from vlp_translation.show import WEIGHTS, attention_exhibits, exhibits
@@ -298,6 +300,75 @@ def test_long_lines_are_left_out_of_training_and_told(tmp_path: Path, capsys: py
     assert not (tmp_path / "run").exists()
 
 
+def test_long_references_are_told(tmp_path: Path) -> None:
+    words = [*text_words(tmp_path, TRAIN, ("a dog\ntwo\n", "ein hund\n" + "hund " * 10_000 + "\n")), *PLAIN]
+    message = r"val: the translation of the line of id 2 has 10000 words .* task\.decode\.max_source=1024"
+    with pytest.raises(UserError, match=message):
+        build(*words).records("val")
+
+
+def test_what_learnt_positions_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The end symbol needs one of them."""
+    val = ("dog " * 9 + "\n" + "dog " * 13 + "\n", "hund\nhund\n")
+    words = [*text_words(tmp_path, TRAIN, val), *PLAIN, "model.positions=learned", "task.batches.max_length=9"]
+    with pytest.raises(UserError, match=r"positions=learned has 9 .*max_length=9 .*set model\.max_length=10"):
+        build(*words, "model.max_length=9").before_training(TrainerSettings())
+    task = build(*words, "model.max_length=10")
+    assert task.before_training(TrainerSettings()) == []
+    told = r"line of id 2 has 13 words or pieces, but this model has 10 learnt positions, one of them for the end"
+    with pytest.raises(UserError, match=told):
+        task.records("val")
+    folder = task.build_model().save(tmp_path / "model")
+    assert main(["predict", str(folder), str(tmp_path / "val.en"), "--device", "cpu", "--out", str(tmp_path)]) == 2
+    assert f"{tmp_path / 'val.en'}, line 2, has 13 words or pieces, but this model" in capsys.readouterr().err
+    (tmp_path / "val.en").write_text("dog " * 9 + "\n")
+    assert main(["predict", str(folder), str(tmp_path / "val.en"), "--device", "cpu", "--out", str(tmp_path)]) == 0
+    written(tmp_path / "val", "dog\n", "hund " * 10 + "\n")
+    judge = build(*words)  # whose own settings have more positions than the model
+    judge.use(task.build_model())
+    with pytest.raises(
+        UserError, match="translation of the line of id 1 has 10 words or pieces, but this model has 10"
+    ):
+        judge.records("val")
+
+
+def test_batches_are_made_once() -> None:
+    task = build()
+    batches = task.records("train")
+    assert task.records("train") is batches
+    assert "training pairs in" in " ".join(task.describe()["data"]["notes"])
+    task.use(task.build_model())
+    assert "training pairs in" not in " ".join(task.describe()["data"]["notes"])
+    assert isinstance(task.records("train"), SentenceRecords)
+
+
+def test_a_best_score_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = build("task.best=chrf", "task.scores=[]")
+    assert task.before_training(TrainerSettings()) == []
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    with pytest.raises(
+        UserError, match=r"task.best=chrf is not available: it needs the package sacrebleu .*pip install"
+    ):
+        task.before_training(TrainerSettings())
+    assert task.before_training(TrainerSettings(eval_every=0)) == [], "nothing is judged"
+
+
+def test_the_length_as_best_asks_for_translations() -> None:
+    task = build("task.best=-length_ratio", "task.scores=[]")
+    records = task.records("val")
+    scores = task.score(task.predict(task.build_model().eval(), task.collate([records[0], records[1]])))
+    assert set(scores.values) == {"nll", "perplexity", "length_ratio"}
+
+
+def test_a_report_says_where_no_attention_is_drawn(tmp_path: Path) -> None:
+    task = build(*text_words(tmp_path, TRAIN, ("\n" + "dog " * 31 + "\n", "hund\nhund\n")), *PLAIN)
+    (told,) = attention_exhibits(task, task.build_model().eval(), "val")
+    assert (told.images, told.note) == (
+        {},
+        "No attention is drawn for val: no sentence of it has 1 to 30 words or pieces.",
+    )
+
+
 # Bad input by the command line.
 
 OF_TEXT = [word for word in COMMON if not word.startswith("data")]
@@ -437,6 +508,9 @@ def test_recipes_compose(recipe: str) -> None:
         parse(settings_class, values, group)
     trainer = parse(TrainerSettings, sections["trainer"], "trainer")
     assert trainer.schedule == "inverse_sqrt"
+    assert trainer.optimizer == "adamw", "fairseq's Adam decays weights apart from the gradient"
+    if recipe != "scenes":
+        assert trainer.warmup_start * trainer.learning_rate == pytest.approx(1e-7)
     assert trainer.average > 0
 
 
@@ -452,7 +526,15 @@ UNFIT: dict[str, tuple[list[str], str]] = {
     "smoothing": (["task.label_smoothing=1"], "label_smoothing=1"),
     "scores": (["task.scores=[blue]"], "did you mean 'bleu'"),
     "best": (["task.best=-nl"], "did you mean 'nll'"),
+    "rising": (
+        ["task.best=perplexity"],
+        "best=perplexity would keep the worst checkpoint, as less is better: write -p",
+    ),
     "beam": (["task.decode.beam=0"], "beam=0"),
+    "least": (
+        ["task.decode.min_length=20"],
+        "min_length=20 is more than the translation of a short source may have by",
+    ),
     "returned": (["task.decode.returned=3"], "returned=3"),
     "length": (["task.decode.max_length_a=-1"], "max_length_a=-1"),
     "source": (["task.decode.max_source=0"], "max_source=0"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vlp_translation.models import PRESETS, Memory, TransformerSettings, Translator, translate
+from vlp_translation.models import PRESETS, Memory, TransformerSettings, Translator, drawn, translate
 from vlp_translation.models.attentions import BOTH_SIDES, kernels, try_out
 from vlp_translation.texts import Side, Texts
 from vlp_translation.texts.dictionary import of_words
@@ -347,6 +347,39 @@ def test_groups_no_repeat_and_sampling() -> None:
                 values.gather(1, torch.tensor(t.tokens)[:, None])[:, 0].tolist(), abs=1e-9
             )
             assert PAD not in t.tokens
+
+
+def test_what_is_drawn_ends_and_follows_from_seed_and_sentence() -> None:
+    model, read = make("sa"), padded(source(4, 2))
+    with torch.no_grad():
+        model.output.weight[EOS] = model.output.weight[EOS] - 50  # it never ends of itself
+    for item, sentence in zip(model.sample(read, 3, max_length_b=2, seed=1), source(4, 2)):
+        assert [t.score for t in item] == sorted((t.score for t in item), reverse=True)
+        for t in item:
+            assert len(t.tokens) == 3
+            assert t.tokens[-1] == EOS
+            values = model.log_probs(torch.tensor([sentence]), torch.tensor([[EOS, *t.tokens[:-1]]]))[0]
+            assert t.log_probs[-1] == pytest.approx(float(values[-1, EOS]), abs=1e-9)
+            assert t.score == pytest.approx(sum(t.log_probs), abs=1e-9)
+    model = make("sa")
+    together = model.sample(read, 3, max_length_a=1, max_length_b=5, seed=1)
+    alone = model.sample(padded(source(4, 2)[1:]), 3, max_length_a=1, max_length_b=7, seed=1)
+    assert [t.tokens for t in together[1]] == [t.tokens for t in alone[0]]
+    assert model.sample(read, 3, max_length_b=5, seed=2) != model.sample(read, 3, max_length_b=5, seed=1)
+    assert all(len(t.tokens) > 1 for item in model.sample(read, 50, max_length_b=2) for t in item), "a word at least"
+    for item in model.sample(read, 5, max_length_b=5, no_repeat=1):
+        assert all(len({*t.tokens}) == len(t.tokens) for t in item)
+
+
+def test_an_ensemble_draws_from_the_mean_of_the_probabilities() -> None:
+    models, read = [make("sa"), make("dynamic_conv", seed=1, dim=8)], padded(source(4))
+    for t in drawn(models, read, 4, max_length_b=4, seed=0)[0]:
+        tokens = torch.tensor([[EOS, *t.tokens[:-1]]])
+        mean = torch.stack([model.log_probs(read, tokens).exp() for model in models]).mean(0)[0]
+        expected = mean.gather(1, torch.tensor(t.tokens)[:, None])[:, 0].log()
+        assert t.log_probs == pytest.approx(expected.tolist(), abs=1e-9)
+    with pytest.raises(UserError, match="give at least one"):
+        drawn([], read, 4)
 
 
 def test_an_ensemble_follows_the_mean_of_the_probabilities() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -50,6 +51,8 @@ def parser_of(command: str) -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code (0 well, 1 a fault of ours, 2 a user's mistake, 130/143 a signal)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # where the system says ASCII or Latin-1, words of any language come
+        sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: vlp COMMAND …   (vlp COMMAND --help teaches each)\n\ncommands:")

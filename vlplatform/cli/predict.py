@@ -33,9 +33,11 @@ captions:
   vlp predict runs/ONE features.npz --with runs/TWO runs/THREE          (an ensemble)
 translations:
   vlp predict runs/NAME "ein Satz" "und noch einer"
-  vlp predict runs/NAME task.decode.beam=8 < german.txt > english.txt"""
+  vlp predict runs/NAME task.decode.beam=8 < german.txt > english.txt
+  vlp predict runs/NAME "ein Satz" task.decode.samples=3 task.decode.top_k=20 task.decode.seed=1"""
 
-_PATH = re.compile(r"^(\.{0,2}/|~/?)\S*$|^\S+\.(txt|tsv|csv|jsonl?|gz|bpe|tok|src|tgt)$")  # what is hardly a sentence
+_PATH = re.compile(r"^(\.{0,2}/|~/?)\S*$|^\S+/[^\s/]+\.[A-Za-z]\w+$|^\S+\.(txt|tsv|csv|jsonl?|gz|bpe|tok|src|tgt)$")
+"""What is hardly a sentence."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -184,6 +184,11 @@ def _own(captions: list[str], texts: list[list[str]], wanted: set[str]) -> dict[
     return found
 
 
+def missing(name: str) -> str | None:
+    """Why a metric cannot be had here; None if it can."""
+    return _JAVA[name][0]() if name in _JAVA else None
+
+
 def expanded(metrics: Iterable[str]) -> set[str]:
     """The names, with the four BLEU scores in place of ``bleu``."""
     return {each for name in metrics for each in (BLEU if name == "bleu" else (name,))}

@@ -1,4 +1,4 @@
-"""How the maps of a translator begin: as fairseq's."""
+"""How the maps of a translator begin: as those of fairseq's first Transformer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from vlplatform.attention.dynamic_conv import DynamicConvolution
 def initialise(model: nn.Module) -> None:
     """Xavier's uniform initialisation for linear maps and zero biases; queries, keys and values with a gain of 1/√2.
 
+    So fairseq's first releases begin. Its last ones leave the maps of the feed-forward networks and the biases of
+    queries, keys and values as PyTorch makes them, uniform within ±1/√fan_in.
     Left alone are the filters of dynamic convolutions, whose Xavier initialisation in fairseq is overwritten by
     PyTorch's own, and embeddings, which begin as :class:`~vlp_translation.models.embedding.Embedding` says.
     """

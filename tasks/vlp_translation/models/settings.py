@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -36,6 +37,8 @@ class TransformerSettings:
         activation: Of the feed-forward networks.
         positions: Sines, learnt vectors, or none.
         max_length: Tokens of the longest sentence where positions are learnt; sines know no limit.
+        decoder_max_length: Tokens of the longest translation, its end counted, whatever the positions; null:
+            ``max_length`` where these are learnt, else any number.
         scale_embeddings: Embeddings are multiplied by √D.
         embedding_norm: A layer norm after the embedding.
         share_embeddings: Source, target and output share their vectors, or target and output, or none; ``auto``: all
@@ -60,13 +63,14 @@ class TransformerSettings:
     activation: Literal["relu", "gelu"] = "relu"
     positions: Literal["sinusoid", "learned", "none"] = "sinusoid"
     max_length: int = 1024
+    decoder_max_length: int | None = None
     scale_embeddings: bool = True
     embedding_norm: bool = False
     share_embeddings: Literal["auto", "all", "decoder", "none"] = "auto"
 
     def __post_init__(self) -> None:
         sizes = ("dim", "heads", "hidden", "decoder_heads", "decoder_hidden", "max_length", "decoder_layers")
-        for name in (*sizes, "encoder_layers"):
+        for name in (*sizes, "decoder_max_length", "encoder_layers"):
             value, least = getattr(self, name), int(name != "encoder_layers")
             if value is not None and value < least:
                 raise ValueError(f"{name}={value} must be at least {least}")
@@ -83,6 +87,19 @@ class TransformerSettings:
         heads = own["heads"] if self.decoder_heads is None else self.decoder_heads
         hidden = own["hidden"] if self.decoder_hidden is None else self.decoder_hidden
         return Sizes(**own, decoder_heads=heads, decoder_hidden=hidden)
+
+    @property
+    def longest_target(self) -> int | None:
+        """Tokens that a translation can have, its end counted; None: any number."""
+        learnt = self.max_length if self.positions == "learned" else None
+        return learnt if self.decoder_max_length is None else self.decoder_max_length
+
+    @property
+    def places(self) -> tuple[float, float]:
+        """Positions of source and target, the end symbol's among them; infinitely many where none are learnt."""
+        if self.positions != "learned":
+            return math.inf, math.inf
+        return self.max_length, self.longest_target or self.max_length
 
     def resolved(self, shared: bool | None = None) -> TransformerSettings:
         """The same with numbers for all that the preset decides.

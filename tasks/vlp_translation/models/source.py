@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,6 +40,17 @@ class Source:
     def longest(self) -> int:
         """Tokens of the longest sentence, its end counted."""
         return int(self.mask.sum(1).max())
+
+    @property
+    def filled(self) -> Tensor:
+        """(B,) booleans: there is a token beside the end symbol."""
+        return self.mask.sum(1) > 1
+
+    def only(self, kept: Tensor) -> Source:
+        """The sentences where ``kept``, (B,) booleans, is true."""
+        texts = None if self.texts is None else tuple(compress(self.texts, kept.tolist()))
+        kept = kept.to(self.numbers.device)
+        return Source(self.numbers[kept], self.mask[kept], texts)
 
     @classmethod
     def of(cls, given: Given, model: Translator) -> Source:

@@ -67,14 +67,14 @@ class Translator(SaveMixin, nn.Module):
             )
         embed: dict[str, Any] = {
             "positions": model.positions,
-            "length": model.max_length,
             "scaled": model.scale_embeddings,
             "norm": model.embedding_norm,
             "dropout": sizes.dropout,
         }
         source, target = texts.source.vocabulary, texts.target.vocabulary
-        self.source = Embedding(len(source), sizes.dim, source.pad, **embed)
-        self.target = Embedding(len(target), sizes.dim, target.pad, **embed)
+        longest = model.longest_target or model.max_length
+        self.source = Embedding(len(source), sizes.dim, source.pad, length=model.max_length, **embed)
+        self.target = Embedding(len(target), sizes.dim, target.pad, length=longest, **embed)
         self.encoder, self.decoder = attentions.stacks(of_encoder, of_decoder, model)
         self.output = nn.Linear(sizes.dim, len(target), bias=False)
         initialise(self)
@@ -199,21 +199,36 @@ class Translator(SaveMixin, nn.Module):
         )
 
     def sample(
-        self, source: Given, count: int = 1, *, max_length_a: float = 0.0, max_length_b: int = 200, **settings: Any
+        self,
+        source: Given,
+        count: int = 1,
+        *,
+        max_length_a: float = 0.0,
+        max_length_b: int = 200,
+        min_length: int = 1,
+        no_repeat: int = 0,
+        replace_unknown: bool = False,
+        dictionary: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        **settings: Any,
     ) -> list[list[Translation]]:
-        """``count`` translations per sentence, drawn word by word with torch's generator.
+        """``count`` translations per sentence, drawn word by word, the likeliest first.
 
-        Args:
-            source: As in :meth:`log_probs`.
-            count: Per sentence.
-            max_length_a: A translation has at most a · S + b words and the end, S tokens of the longest source …
-            max_length_b: … b.
-            settings: Others of :class:`~vlplatform.decoding.SamplingSettings` (``temperature``, ``top_k``, ``top_p``).
-
-        Raises:
-            UserError: Sentences or settings that do not fit.
+        See :func:`vlp_translation.models.translate.drawn`, which this calls with the one model.
         """
-        return drawn(self, source, count, max_length_a=max_length_a, max_length_b=max_length_b, **settings)
+        return drawn(
+            [self],
+            source,
+            count,
+            max_length_a=max_length_a,
+            max_length_b=max_length_b,
+            min_length=min_length,
+            no_repeat=no_repeat,
+            replace_unknown=replace_unknown,
+            dictionary=dictionary,
+            seed=seed,
+            **settings,
+        )
 
     @property
     def symbols(self) -> Symbols:

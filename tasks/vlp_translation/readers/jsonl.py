@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,7 @@ class _Rows:
                 row = _row(line, where)
                 id = str(row.get("id", number))
                 source, target = _texts(row, self.languages, where)
-                if any("\ud800" <= letter <= "\udfff" for letter in f"{id}{source}{target or ''}"):  # JSON may escape it
-                    half = "half of a surrogate pair (\\ud800 … \\udfff), which is no character"
-                    raise UserError(f"{where} has {half}: mend it.")
+                _check_letters((id, source, target or ""), where)
                 if target is None and split != "test":
                     raise UserError(f"{where} has no translation into {self.languages[1]}: write {_EXAMPLE}.")
                 yield Pair(id, source, target, where)
@@ -116,3 +114,8 @@ def _texts(row: dict[str, Any], languages: tuple[str, str], where: str) -> tuple
         key = keys[0] if not isinstance(source, str) else keys[1]
         raise UserError(f"{where} has no text under '{key}' (it has {', '.join(texts) or 'nothing'}): add it.")
     return source, target
+
+
+def _check_letters(texts: Iterable[str], where: str) -> None:
+    if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):  # JSON may escape a lone half
+        raise UserError(f"{where} has half of a surrogate pair (\\ud800 … \\udfff), which is no character: mend it.")
