@@ -275,8 +275,9 @@ def _refuse_old(args: _Arguments, weights: Mapping[str, Tensor]) -> None:
     """Stacks whose norms stand before the sublayers had none behind the last layer up to version 2."""
     for side in ("encoder", "decoder"):
         version = weights.get(f"{side}.version")
-        old = version is not None and version.numel() == 1 and float(version) <= 2
-        if old and f"{side}.layer_norm.weight" not in weights and not args.has(f"{side}_normalize_before"):
+        if version is None or version.numel() != 1 or float(version) > 2:
+            continue
+        if f"{side}.layer_norm.weight" not in weights and not args.has(f"{side}_normalize_before"):
             raise UserError(
                 f"the weights are of an old fairseq ({side}.version is {float(version):g}) and cannot tell whether "
                 "norms stand before or behind the sublayers: give the checkpoint with its arguments (args)."

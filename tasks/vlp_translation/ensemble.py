@@ -13,6 +13,7 @@ from vlp_translation.models import Translation, Translator, drawn, translate
 from vlp_translation.models.source import Source
 from vlp_translation.texts import Texts
 from vlplatform.errors import UserError
+from vlplatform.wrapped import bare
 
 if TYPE_CHECKING:
     from vlp_translation.task import DecodeSettings
@@ -48,14 +49,8 @@ class TranslatorEnsemble(nn.Module):
 
 def members_of(model: nn.Module) -> list[Translator]:
     """The translators in an ensemble, or the one inside the wrappers of compilation and data parallelism."""
-    while not isinstance(model, Translator):
-        if isinstance(model, TranslatorEnsemble):
-            return [cast(Translator, member) for member in model.members]
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        if inner is None:
-            raise TypeError(f"{type(model).__name__} is no translator")
-        model = cast(nn.Module, inner)
-    return [model]
+    found = bare(model, Translator, TranslatorEnsemble)
+    return [found] if isinstance(found, Translator) else [cast(Translator, member) for member in found.members]
 
 
 def n_best(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import codecs
 import io
+import itertools
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby, islice
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +22,7 @@ from vlp_translation.models import Translation, Translator
 from vlp_translation.task import DecodeSettings
 from vlp_translation.texts import Texts
 from vlplatform import settings
+from vlplatform.engine.progress import Display
 from vlplatform.errors import UserError
 
 BATCH = 64
@@ -59,14 +60,35 @@ def predict_texts(model: nn.Module, inputs: Sequence[str | Path], out: Path | No
         _refuse_absent(each, models[0].texts)
     files = [each for each in inputs if isinstance(each, Path)]
     targets = _targets(files, out or Path("predictions"), models[0].texts.target.language)
+    total = 0
     for path in targets:
         for where, line in _lines(path):
             decode.check_length(len(line.split()), where, _positions(models))
-    written: list[Path] = []
-    for kind, group in groupby(inputs or ["-"], lambda each: "file" if isinstance(each, Path) else each == "-"):
+            total += 1
+    with Display(beside=True) as display:
+        if total:
+            display.start(total, 0)
+        return _predicted(models, inputs, targets, decode, display)
+
+
+def _predicted(
+    models: Sequence[Translator],
+    inputs: Sequence[str | Path],
+    targets: Mapping[Path, Path],
+    decode: DecodeSettings,
+    display: Display,
+) -> list[Path]:
+    done, written = itertools.count(1), list[Path]()
+
+    def watched(path: Path) -> Iterator[list[Translation]]:
+        return translated(models, _lines(path), decode, lambda: display.update(next(done), path.name))
+
+    for kind, group in itertools.groupby(
+        inputs or ["-"], lambda each: "file" if isinstance(each, Path) else each == "-"
+    ):
         if kind == "file":
             for path in group:
-                written.append(_file(models, Path(path), targets[Path(path)], decode))
+                written.append(_file(watched(Path(path)), targets[Path(path)], decode))
         elif kind:
             _print((each for lines in _arriving() for each in translated(models, lines, decode)), decode)
         else:
@@ -75,7 +97,10 @@ def predict_texts(model: nn.Module, inputs: Sequence[str | Path], out: Path | No
 
 
 def translated(
-    models: Sequence[Translator], lines: Iterable[Line], decode: DecodeSettings
+    models: Sequence[Translator],
+    lines: Iterable[Line],
+    decode: DecodeSettings,
+    told: Callable[[], None] = lambda: None,
 ) -> Iterator[list[Translation]]:
     """The best translations of each line, in the order of the lines, some batches at a time.
 
@@ -83,12 +108,13 @@ def translated(
         models: The translator, or the members of an ensemble.
         lines: As many as there are; they are not held. Lines of like lengths share a batch.
         decode: How.
+        told: Called whenever one more line has been translated, in whatever order.
 
     Raises:
         UserError: A line that is too long; those before it are translated first.
     """
     stream, source = iter(lines), models[0].texts.source
-    while chunk := list(islice(stream, BATCH * BATCH)):
+    while chunk := list(itertools.islice(stream, BATCH * BATCH)):
         lengths = [len(source.encode(line)) for _, line in chunk]
         fault: UserError | None = None
         for place, (length, (where, _)) in enumerate(zip(lengths, chunk)):
@@ -103,6 +129,7 @@ def translated(
             places = order[start : start + BATCH]
             for place, best in zip(places, n_best(models, [chunk[i][1] for i in places], decode)):
                 found[place] = best
+                told()
         for (where, _), best in zip(chunk, found):
             if best[0].score == -math.inf:
                 reason = "has no translation that ends within the lengths and rules of task.decode"
@@ -154,13 +181,13 @@ def _targets(files: Sequence[Path], out: Path, language: str) -> dict[Path, Path
     return targets
 
 
-def _file(models: Sequence[Translator], path: Path, target: Path, decode: DecodeSettings) -> Path:
-    """Translate a file into ``target``, which is there only when it is whole."""
+def _file(translations: Iterable[list[Translation]], target: Path, decode: DecodeSettings) -> Path:
+    """Write a file's translations into ``target``, which is there only when it is whole."""
     part = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with part.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{line}\n" for line in _written(translated(models, _lines(path), decode), decode))
+            file.writelines(f"{line}\n" for line in _written(translations, decode))
         part.replace(target)
     except OSError as error:
         raise UserError(f"{target} cannot be written ({error.strerror or error}): choose another --out.") from error

@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from vlplatform.engine import evaluate
     from vlplatform.engine.files import json_bytes, write_whole
+    from vlplatform.engine.progress import Display
     from vlplatform.engine.trackers import plain
 
     out = writable(args.out) if args.out else None
@@ -62,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     task = registry.task(config["task"]).build(checkpoint.sections_with(config, overrides))
     if use := getattr(task, "use", None):
         use(model)
-    score = evaluate(task, model, args.split, batch_size=args.batch_size, workers=args.workers)
+    with Display(beside=True) as display:
+        score = evaluate(task, model, args.split, batch_size=args.batch_size, workers=args.workers, display=display)
     result = {
         "checkpoint": args.checkpoint,
         **({"with": others} if others else {}),

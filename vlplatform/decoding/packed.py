@@ -34,8 +34,8 @@ def packed(model: nn.Module) -> Iterator[None]:
     """
     changed: list[nn.Module] = []
     for family in _families(model) if _available() else ():
-        kept = [_KEPT.get(module) for module in family]
-        if not all(each is not None and each.sound() for each in kept):
+        kept = [each for module in family if (each := _KEPT.get(module)) is not None and each.sound()]
+        if len(kept) < len(family):
             kept = _made(family)
         for module, each in zip(family, kept):
             vars(module)["forward"] = _KEPT[module] = each  # the instance's own: goes before the class's
@@ -50,17 +50,18 @@ def packed(model: nn.Module) -> Iterator[None]:
                 _KEPT.pop(module, None)
 
 
-def _families(model: nn.Module) -> Iterator[list[nn.Module]]:
+def _families(model: nn.Module) -> Iterator[list[nn.Linear | nn.LSTMCell]]:
     """The maps and cells of a model that run as they are written, those of one module together."""
     met: set[nn.Module] = set()
     for family in ([model], *(list(module.children()) for module in model.modules())):
-        new = [part for part in family if type(part) in (nn.Linear, nn.LSTMCell) and "forward" not in vars(part)]
-        if new := [part for part in dict.fromkeys(new) if part not in met]:
+        parts = [part for part in dict.fromkeys(family) if isinstance(part, (nn.Linear, nn.LSTMCell))]
+        parts = [part for part in parts if type(part) in (nn.Linear, nn.LSTMCell) and "forward" not in vars(part)]
+        if new := [part for part in parts if part not in met]:
             met.update(new)
             yield new
 
 
-def _made(family: Sequence[nn.Module]) -> list[_Linear | _Cell]:
+def _made(family: Sequence[nn.Linear | nn.LSTMCell]) -> list[_Linear | _Cell]:
     siblings: list[_Together] = []
     return [_Linear(part, siblings) if isinstance(part, nn.Linear) else _Cell(part) for part in family]
 

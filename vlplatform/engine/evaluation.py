@@ -11,6 +11,7 @@ from torch import nn
 from vlplatform.data.loader import evaluation_batches
 from vlplatform.engine.late import LateScores
 from vlplatform.engine.processes import gather, on_main, this_device
+from vlplatform.engine.progress import Display
 from vlplatform.engine.settings import Precision
 from vlplatform.errors import UserError
 from vlplatform.task import Score, Task
@@ -27,6 +28,7 @@ def evaluate(
     workers: int,
     precision: Precision = "fp32",
     beside: tuple[LateScores, str, int] | None = None,
+    display: Display | None = None,
 ) -> Score:
     """The scores of ``model`` on a split, the same for any number of processes, which may get uneven shares.
 
@@ -39,6 +41,7 @@ def evaluate(
         batch_size: Records per batch of one process.
         workers: Loader processes per process.
         precision: Arithmetic of the forward pass.
+        display: Shows how many of this process's records are done.
         beside: Where to keep scores that take long, with kind and update of this evaluation; None: they are waited for.
 
     Raises:
@@ -53,12 +56,16 @@ def evaluate(
     model.to(device)
     training = model.training
     model.eval()
+    if display is not None:
+        display.start(len(mine), 0)
     autocast = torch.autocast(device.type, DTYPES[precision], enabled=precision != "fp32")
     with torch.no_grad(), autocast:
         for indices, batch in evaluation_batches(
             records, task.collate, mine, batch_size=batch_size, workers=workers, pin_memory=device.type == "cuda"
         ):
             predictions.extend(zip(indices, task.predict(model, send_to_device(batch, device)), strict=True))
+            if display is not None:
+                display.update(len(predictions), split)
     model.train(training)
     everything = sorted((pair for part in gather(predictions) for pair in part), key=lambda pair: pair[0])
     once = {prediction["id"]: prediction for _, prediction in everything}

@@ -22,10 +22,16 @@ RECENT = 4
 
 
 class Display:
-    """The progress of ``total`` updates, of which ``done`` lie behind; other processes than the main one are silent."""
+    """The progress of ``total`` updates, of which ``done`` lie behind; other processes than the main one are silent.
 
-    def __init__(self, *, shown: bool = True) -> None:
-        self.console = Console(highlight=False, soft_wrap=True, quiet=not shown)
+    Args:
+        shown: Whether anything is.
+        beside: On standard error, and on a terminal only: beside results that others may read.
+    """
+
+    def __init__(self, *, shown: bool = True, beside: bool = False) -> None:
+        shown = shown and (not beside or sys.stderr.isatty())
+        self.console = Console(highlight=False, soft_wrap=True, quiet=not shown, stderr=beside)
         self._bar: Progress | None = None
         self._total = 1
         self._marks: deque[tuple[int, float]] = deque(maxlen=RECENT)
