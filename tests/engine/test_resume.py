@@ -8,9 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from toy_task import ToyTask, fit, same_run, settings
 
 from vlplatform.engine import Interrupted
+from vlplatform.engine.checkpoint import load_checkpoint
 from vlplatform.errors import UserError
 
 
@@ -105,6 +107,31 @@ def test_finished_run_is_not_repeated(tmp_path: Path, capsys: pytest.CaptureFixt
     assert fit(task, tmp_path / "a", settings(), resume="auto") == first
     assert not task.seen
     assert "a is finished." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("schedule", ["constant", "step", "inverse_sqrt"])
+def test_a_finished_run_may_grow_longer(tmp_path: Path, schedule: str) -> None:
+    given = {"schedule": schedule, "milestones": [2]} if schedule == "step" else {"schedule": schedule}
+    fit(ToyTask("dropout"), tmp_path / "whole", settings(steps=7, **given))
+    fit(ToyTask("dropout"), tmp_path / "cut", settings(steps=4, **given))
+    end = fit(ToyTask("dropout"), tmp_path / "cut", settings(steps=7, **given), resume="auto")
+    assert end["step"] == 7
+    of_both = [load_checkpoint(tmp_path / name / "checkpoints/step-00000007").tensors for name in ("whole", "cut")]
+    torch.testing.assert_close(of_both[0]["model"], of_both[1]["model"], rtol=0, atol=0)
+    assert json.loads((tmp_path / "cut/settings.json").read_text())["trainer"]["steps"] == 7
+    assert fit(ToyTask("dropout"), tmp_path / "cut", settings(steps=7, **given), resume="auto") == end
+
+
+def test_other_lengths_are_refused(tmp_path: Path) -> None:
+    fit(ToyTask(), tmp_path / "poly", settings(steps=3))
+    fit(ToyTask(), tmp_path / "constant", settings(steps=3, schedule="constant"))
+    for name, changes in (
+        ("poly", {"steps": 4}),
+        ("constant", {"steps": 2, "schedule": "constant"}),
+        ("constant", {"steps": 4, "schedule": "constant", "learning_rate": 0.5}),
+    ):
+        with pytest.raises(UserError, match=r"other settings .*was"):
+            fit(ToyTask(), tmp_path / name, settings(**changes), resume="auto")
 
 
 def test_runs_are_not_overwritten_unasked(tmp_path: Path) -> None:

@@ -90,11 +90,11 @@ class Bilateral(ScoreTerm):
         """The realigned logits (b, h, R, M)."""
         return dense(block.operands["taps"], block.start, self._left(block.causal), block.keys)
 
-    def visible(self, block: Block) -> Tensor:
-        """With ``padding=inf`` the window, else everything: (R, M)."""
+    def visible(self, block: Block) -> Tensor | None:
+        """With ``padding=inf`` the window, (R, M), else everything."""
         taps = block.operands["taps"]
         if self.padding != "inf":
-            return taps.new_ones(1, 1, dtype=torch.bool)
+            return None
         return inside(block.rows, block.keys, self.window, block.start, self._left(block.causal), taps.device)
 
     def _left(self, causal: bool) -> int:

@@ -140,7 +140,8 @@ class MultiHeadAttention(nn.Module):
         for term, own in zip(self._terms(), operands):
             if term.acts("visible"):
                 tensors = {name: operand.tensor for name, operand in own.items()}
-                seen = seen & term.visible(_block_of(call, 0, call.query.shape[1], seen, tensors))
+                sight = term.visible(_block_of(call, 0, call.query.shape[1], seen, tensors))
+                seen = seen if sight is None else seen & sight
         return seen
 
     def attention_weights(
@@ -317,7 +318,8 @@ class MultiHeadAttention(nn.Module):
         return q, k, v
 
     def _heads(self, rows: Tensor) -> Tensor:
-        return rows.view(*rows.shape[:-1], self.sizes.heads, -1).transpose(1, 2)  # ``unflatten`` takes longer
+        heads = self.sizes.heads  # ``unflatten`` takes longer
+        return rows.view(*rows.shape[:-1], heads, rows.shape[-1] // heads).transpose(1, 2)
 
     def _attend(
         self, call: Call, projected: tuple[Tensor, Tensor, Tensor], operands: list[dict[str, Operand]]
@@ -335,14 +337,16 @@ class MultiHeadAttention(nn.Module):
             )
             return masks.alive(out, None if bare else call.allowed).transpose(1, 2).flatten(2)
         whole = [{name: operand.tensor for name, operand in own.items()} for own in operands]
-        if terms and fused_wanted(q):
+        additive = not any(term.acts(point) for term in terms for point in ("modulate", "weights", "output"))
+        step = additive and q.shape[2] == 1 and not torch.is_grad_enabled()  # one query's logits are no burden
+        if terms and fused_wanted(q) and not step:
             if self._bytes(call, q, operands) <= _SMALL * _ROOM * torch.get_num_threads():
                 return self._block(call, 0, (q, k, v, call.allowed), whole, dropped, quick=True)
             return self._by_blocks(call, projected, operands, dropped)
-        if path() != "plain" and not any(term.acts(p) for term in terms for p in ("modulate", "weights", "output")):
-            bias = self._dense_bias(call, operands, q)
+        if path() != "plain" and additive:
+            bias, allowed = self._dense_bias(call, operands, q)
             out = F.scaled_dot_product_attention(q, k, v, bias, dropout_p=dropped, scale=self.scale)
-            return masks.alive(out, bias > forbidden(bias.dtype)).transpose(1, 2).flatten(2)
+            return masks.alive(out, allowed).transpose(1, 2).flatten(2)
         return self._block(call, 0, (q, k, v, call.allowed), whole, dropped)
 
     def _bytes(self, call: Call, q: Tensor, operands: list[dict[str, Operand]]) -> int:
@@ -397,18 +401,24 @@ class MultiHeadAttention(nn.Module):
         own_tensors = [operand.tensor for _, _, operand in entries]
         return by_blocks(function, cut, [*tensors, *own_tensors], self._terms())
 
-    def _dense_bias(self, call: Call, operands: list[dict[str, Operand]], q: Tensor) -> Tensor:
-        """All biases and masks as one tensor (B or 1, h or 1, N, M); a forbidden key has the least number there is."""
-        total, allowed = q.new_zeros(1, 1, 1, call.keys), call.allowed
+    def _dense_bias(
+        self, call: Call, operands: list[dict[str, Operand]], q: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """All biases and masks, (B or 1, h or 1, N, M), where a forbidden key has the least number; the masks alone."""
+        total, allowed = None, call.allowed
         for term, own in zip(self._terms(), operands):
             block = _block_of(
                 call, 0, q.shape[2], call.allowed, {name: operand.tensor for name, operand in own.items()}
             )
             if term.acts("bias"):
-                total = total + term.bias(block).to(q.dtype)
+                bias = term.bias(block).to(q.dtype)
+                total = bias if total is None else total + bias
             if term.acts("visible"):
                 allowed = masks.both(allowed, term.visible(block))
-        return total if allowed is None else total.masked_fill(~allowed, forbidden(q.dtype))
+        if allowed is not None:
+            total = q.new_zeros(1, 1, 1, call.keys) if total is None else total
+            total = total.masked_fill(~allowed, forbidden(q.dtype))
+        return total, allowed
 
     def _block(
         self,

@@ -270,8 +270,8 @@ class ScoreTerm(nn.Module):
         """The logits with the bias, for blocks; overridden where adding can do without a bias of their size."""
         return logits + self.bias(block)
 
-    def visible(self, block: Block) -> Tensor:
-        """Booleans that broadcast to (b, h, R, M); a row without any key left gives zeros."""
+    def visible(self, block: Block) -> Tensor | None:
+        """Booleans that broadcast to (b, h, R, M), None where all is seen; a row without any key left gives zeros."""
         raise NotImplementedError
 
     def weights(self, probabilities: Tensor, block: Block) -> Tensor:

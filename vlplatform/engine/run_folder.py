@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -57,6 +58,9 @@ HARMLESS = {
 }
 """Settings that may differ when a run is continued: they change no number of the training."""
 
+ENDLESS = ("constant", "step", "inverse_sqrt")
+"""Schedules that do not know how many updates there will be: a run with one may be continued with more."""
+
 
 @dataclass(frozen=True)
 class Opening:
@@ -65,6 +69,7 @@ class Opening:
     Attributes:
         checkpoint: The checkpoint to continue from; None: the folder is emptied of an earlier run.
         step: Updates behind it.
+        longer: Whether the run is to have more updates than it was begun for.
         best: Whether the model exported beside the checkpoint is the best one that the checkpoint speaks of.
         finished: The contents of ``metrics.json`` of a finished run.
         notes: Lines for the user.
@@ -72,6 +77,7 @@ class Opening:
 
     checkpoint: Path | None = None
     step: int = 0
+    longer: bool = False
     best: bool = True
     finished: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
@@ -103,8 +109,8 @@ def plan_run(folder: Path, settings: Mapping[str, Any], *, resume: str | None, o
     if not anew or newest is not None:
         if recorded.exists():
             remedy = "remove it to continue from the checkpoints" if newest else "begin anew with overwrite=true"
-            _compare(_read(recorded, remedy), settings)
-            if (folder / "metrics.json").exists():
+            longer = _compare(_read(recorded, remedy), settings)
+            if (folder / "metrics.json").exists() and not longer:
                 done = _read(folder / "metrics.json", "remove it, and resume=auto makes the end of the run again")
                 return Opening(finished=done, notes=[f"{folder} is finished."])
         if newest is not None:
@@ -135,7 +141,7 @@ def begin(folder: Path, settings: Mapping[str, Any], opening: Opening) -> None:
                 path.unlink(missing_ok=True)
     remove_leftovers(folder / CHECKPOINTS)
     remove_leftovers(folder)
-    if not (folder / "settings.json").exists():
+    if opening.longer or not (folder / "settings.json").exists():
         write_whole(folder / "settings.json", json_bytes(settings))
     if opening.checkpoint is None:
         return
@@ -156,7 +162,9 @@ def _from(checkpoint: Path, folder: Path, settings: Mapping[str, Any], notes: li
     if not checkpoint.is_dir():
         raise UserError(f"resume={checkpoint} is no folder: name one checkpoints/step-…, or say resume=auto.")
     stored = load_checkpoint(checkpoint)
-    _compare(stored.settings, settings)
+    longer = _compare(stored.settings, settings)
+    if longer and stored.state["place"]["stage"]:
+        raise UserError(f"{checkpoint} is past its first stage, whose trainer.steps must stay: restore them.")
     if not _is_own(checkpoint, folder):
         if _within(checkpoint, folder):  # emptying the folder would remove it
             raise UserError(f"resume={checkpoint} lies in {folder} but is none of its checkpoints: move it elsewhere.")
@@ -166,7 +174,7 @@ def _from(checkpoint: Path, folder: Path, settings: Mapping[str, Any], notes: li
     best = place["best"] is None or _holds_best(_best_beside(checkpoint), place.get("best_sha256"))
     if not best:
         notes = [*notes, f"The best model of update {place['best_step']} is not there: the best of the rest is kept."]
-    return Opening(checkpoint, stored.state["step"], best, notes=[*notes, f"Continuing from {checkpoint}."])
+    return Opening(checkpoint, stored.state["step"], longer, best, notes=[*notes, f"Continuing from {checkpoint}."])
 
 
 def _never_ran(folder: Path) -> bool:
@@ -253,19 +261,22 @@ def _at_the_end(entry: Mapping[str, Any]) -> bool:
     return entry["kind"] == "average" or entry.get("at_the_end", False)
 
 
-def _compare(stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raise :class:`UserError` naming the settings in which a continued run differs from what it was."""
+def _compare(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Raise :class:`UserError` naming the settings in which a continued run differs; whether it only grows longer."""
     old, new = dict(_flat(stored)), dict(_flat(given))
+    endless = new.get("trainer.schedule") in ENDLESS
+    longer = endless and new.get("trainer.steps", 0) > old.get("trainer.steps", math.inf)
     different = [
         f"{key} was {json.dumps(old.get(key))} and is now {json.dumps(new.get(key))}"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and key not in HARMLESS
+        if old.get(key) != new.get(key) and key not in HARMLESS and not (longer and key == "trainer.steps")
     ]
     if different:
         raise UserError(
             f"The run cannot be continued with other settings ({'; '.join(different)}): "
             "restore them, or begin another run with name=…."
         )
+    return longer
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

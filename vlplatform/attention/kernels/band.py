@@ -155,7 +155,7 @@ def dense(taps: Tensor, first: int, left: int, keys: int) -> Tensor:
         index = place.clamp(0, places - 1).expand(*taps.shape[:-2], -1, -1)
         return taps.gather(-1, index).masked_fill((place < 0) | (place >= places), 0)
     own, there = columns(first, rows, places, left, keys)
-    return F.pad(skew(taps)[..., own], (there.start, keys - there.stop))
+    return F.pad((taps if rows == 1 else skew(taps))[..., own], (there.start, keys - there.stop))
 
 
 def clipped(whole: Tensor, places: int, first: int, left: int) -> Tensor:
