@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
-from vlp_segmentation.transforms import IGNORE, Augmentation, MirrorImage, resize_mask, training_transform
+from vlp_segmentation.augmentation import IGNORE, Augmentation
+from vlp_segmentation.transforms import MirrorImage, resize_mask, training_transform
 
 PLAIN = {"flip": 0.0, "brightness": 0.0, "contrast": 0.0, "saturation": 0.0}
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from vlp_segmentation.augmentation import IGNORE
 from vlp_segmentation.readers.files import Files, IdMask, Pair, open_pairs
 from vlp_segmentation.readers.palette import palette
 from vlp_segmentation.readers.records import Reading, SegmentationData
-from vlp_segmentation.transforms import IGNORE
 from vlplatform.data.root import open_root
 
 SUMMARY = "ADE20K scene parsing, 150 classes"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
+from vlp_segmentation.augmentation import IGNORE
 from vlp_segmentation.readers.files import Files, IdMask, Pair, open_pairs, plain_ids
 from vlp_segmentation.readers.records import Reading, SegmentationData
-from vlp_segmentation.transforms import IGNORE
 from vlplatform.data.root import open_root
 
 SUMMARY = "Cityscapes street scenes, fine annotations, 19 classes"

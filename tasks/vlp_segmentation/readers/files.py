@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlp_segmentation.transforms import IGNORE
+from vlp_segmentation.augmentation import IGNORE
 from vlplatform.errors import UserError
 from vlplatform.vision.pictures import opened, read_image, read_rgb
 

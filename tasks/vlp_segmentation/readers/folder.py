@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from vlp_segmentation.augmentation import IGNORE
 from vlp_segmentation.readers.files import (
     MOST_CLASSES,
     Files,
@@ -22,7 +23,6 @@ from vlp_segmentation.readers.files import (
 )
 from vlp_segmentation.readers.palette import palette
 from vlp_segmentation.readers.records import Reading, SegmentationData
-from vlp_segmentation.transforms import IGNORE
 from vlplatform.data.root import open_root
 from vlplatform.errors import UserError, nearest
 from vlplatform.vision.pictures import SUFFIXES

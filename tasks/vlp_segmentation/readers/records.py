@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
-from torchvision import tv_tensors
-from torchvision.transforms import v2
-from torchvision.transforms.v2 import functional
 
-from vlp_segmentation.transforms import IGNORE, Augmentation, resize_mask, training_transform
+from vlp_segmentation.augmentation import IGNORE, Augmentation
 from vlplatform.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from torchvision.transforms import v2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +90,8 @@ class SegmentationData:
         Raises:
             UserError: No such split, or a file that it needs is missing.
         """
+        from vlp_segmentation.transforms import training_transform  # takes seconds: torchvision loads its models
+
         transform = training_transform(self.reading.augment, self.flip_pairs) if train else None
         return SegmentationRecords(self._open(split), transform)
 
@@ -127,6 +129,10 @@ class Scaled:
             return self.kept[index]
         image, mask = self.source.load(index)
         if self.scale != 1:
+            from torchvision.transforms.v2 import functional
+
+            from vlp_segmentation.transforms import resize_mask
+
             size = [max(2, round(side * self.scale)) for side in mask.shape]
             image, mask = functional.resize(image, size, antialias=True), resize_mask(mask, size)
         if self.cache:
@@ -145,6 +151,9 @@ class SegmentationRecords:
         return len(self.source.ids)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        from torchvision import tv_tensors
+        from torchvision.transforms.v2 import functional
+
         image, mask = self.source.load(index)
         if self.transform:
             image, mask = self.transform(tv_tensors.Image(image), tv_tensors.Mask(mask))

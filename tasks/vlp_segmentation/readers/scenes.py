@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from vlp_segmentation.augmentation import Augmentation
 from vlp_segmentation.readers.records import Reading, SegmentationData
-from vlp_segmentation.transforms import Augmentation
 from vlplatform.data.scenes import CLASSES, PALETTE, Pictures, ScenesSettings, load
 
 SUMMARY = "Scenes, the embedded world of shapes on textured grounds, 9 classes"
