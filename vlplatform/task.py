@@ -41,7 +41,7 @@ class Score:
         values: Name → number (``{"miou": 0.81, "pixel_accuracy": 0.95}``), NaN where undefined.
         per_class: Table name → row name → number (``{"iou": {"road": 0.9, …}}``).
         notes: What a reader of the numbers must know: what they depend on, which are not there and why.
-        files: Name → JSON-ready value, what ``vlp eval --out`` writes beside its scores as NAME_SPLIT.json.
+        files: Name → JSON-ready value, what ``vlp eval --out`` writes beside its scores as NAME.KIND.json.
         late: Scores that other programs still compute, and ``values`` lacks; None: these are all.
     """
 

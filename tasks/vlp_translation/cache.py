@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vlplatform.errors import UserError
 from vlplatform.hub.atomic import written_aside
 
+SILENT_SECONDS = 2.0
+"""After so much time it is said what is being built."""
 
-def built_once(folder: Path, build: Callable[[Path], None]) -> Path:
+
+def built_once(folder: Path, build: Callable[[Path], None], what: str) -> Path:
     """``folder``, filled by ``build`` if it is not there yet.
 
-    Processes that ask at once wait for the first. An interrupted build leaves nothing that a later one would take.
+    Processes that ask at once wait for the first, which says on standard error what it does if that takes long. An
+    interrupted build leaves nothing that a later one would take.
 
     Args:
         folder: Named by everything that its contents depend on.
         build: Fills an empty folder.
+        what: What is built: ``preparing …``.
 
     Raises:
         UserError: It cannot be written.
@@ -31,7 +39,7 @@ def built_once(folder: Path, build: Callable[[Path], None]) -> Path:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{folder}.lock"):
                 if not folder.is_dir():
-                    with written_aside(folder) as aside:
+                    with _said(what), written_aside(folder) as aside:
                         build(aside)
     except OSError as error:
         raise UserError(
@@ -39,6 +47,17 @@ def built_once(folder: Path, build: Callable[[Path], None]) -> Path:
             "with VLP_CACHE."
         ) from error
     return folder
+
+
+@contextmanager
+def _said(what: str) -> Iterator[None]:
+    timer = threading.Timer(SILENT_SECONDS, lambda: print(f"{what} …", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def digest_of(*parts: Any) -> str:

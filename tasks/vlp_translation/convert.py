@@ -11,11 +11,13 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from vlp_translation.ensemble import members_of
 from vlp_translation.models import TransformerSettings, Translator
 from vlp_translation.models.attentions import Layers, together
 from vlp_translation.texts import Side, Texts
 from vlp_translation.texts.codes import read_codes
 from vlp_translation.texts.dictionary import SPECIALS, read_dictionary
+from vlp_translation.texts.placeholders import notes_of, placeholders
 from vlp_translation.texts.sentence_pieces import SentencePieces
 from vlp_translation.texts.settings import Files, of_side
 from vlp_translation.texts.side import Splitter
@@ -44,11 +46,15 @@ _RENAMING = (
     (r"^decoder\.embed_tokens\.", "target.tokens."),
     (r"^encoder\.embed_positions\.", "source.positions."),
     (r"^decoder\.embed_positions\.", "target.positions."),
-    (r"^encoder\.(layernorm_embedding|emb_layer_norm)\.", "source.norm."),
-    (r"^decoder\.(layernorm_embedding|emb_layer_norm)\.", "target.norm."),
-    (r"^(encoder|decoder)\.layer_norm\.", r"\1.norm."),
+    (r"^encoder\.emb_layer_norm\.", "source.norm."),
+    (r"^decoder\.emb_layer_norm\.", "target.norm."),
+    (r"^encoder\.layernorm_embedding\.", "source.norm."),
+    (r"^decoder\.layernorm_embedding\.", "target.norm."),
+    (r"^encoder\.layer_norm\.", "encoder.norm."),
+    (r"^decoder\.layer_norm\.", "decoder.norm."),
     (r"^decoder\.output_projection\.", "output."),
-    (r"\.(self_attn|conv)_layer_norm\.", ".around_attention.norm."),
+    (r"\.self_attn_layer_norm\.", ".around_attention.norm."),
+    (r"\.conv_layer_norm\.", ".around_attention.norm."),
     (r"\.layer_norm1\.", ".around_attention.norm."),
     (r"\.layer_norm2\.", ".around_feed_forward.norm."),
     (r"\.encoder_attn_layer_norm\.", ".around_cross.norm."),
@@ -66,6 +72,15 @@ _RENAMING = (
     (r"\.conv\.weight_linear\.", ".attention.filter."),
     (r"\.conv\.weight$", ".attention.filter"),
 )
+"""Patterns of fairseq's names, and ours; where several become the same, the last is what fairseq writes today."""
+
+_OF_OTHERS = {
+    ("encoder", "self_attn"): re.compile("conv|linear|layer_norm[12]"),
+    ("encoder", "conv"): re.compile("self_attn|conv_layer_norm|final_layer_norm"),
+    ("decoder", "self_attn"): re.compile("conv|linear|layer_norm[12]"),
+    ("decoder", "conv"): re.compile("self_attn|layer_norm[12]"),
+}
+"""Patterns that no layer of that kind has."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ class FairseqSettings:
         encoder_heads: Those of the encoder where they differ.
         decoder_heads: Those of the decoder where they differ.
         source_dict: The source's dictionary as fairseq-preprocess wrote it, a word and its count on each line; without
-            one, words are called word0, word1 ….
+            one, words are called by their numbers, word4, word5 ….
         target_dict: The target's; the source's unless given. Needs ``source_dict``.
         codes: Merges of byte-pair encoding, a file of subword-nmt or fastBPE, or [source's, target's]: lines are split
             with them. Without, lines come in pieces already.
@@ -194,13 +209,17 @@ def fairseq(checkpoint: Checkpoint, chosen: FairseqSettings) -> nn.Module:
             "source_dict=FILE alone, or the same file twice."
         )
     attn = of_encoder if isinstance(of_encoder, dict) else of_encoder[0]
-    return fill(Translator(texts, attn, model), _renamed(weights), "fairseq")
+    return fill(Translator(texts, attn, model), _renamed(weights), "fairseq", lambda name: _theirs(name, weights))
 
 
 def importers() -> tuple[Importer, ...]:
     """Whose checkpoints this task can convert."""
     summary = "Transformer, lightweight and dynamic convolutions (facebookresearch/fairseq)"
-    return (Importer("fairseq", summary, FairseqSettings, fairseq),)
+    return (Importer("fairseq", summary, FairseqSettings, fairseq, _notes),)
+
+
+def _notes(model: nn.Module) -> list[str]:
+    return [note for each in members_of(model) for note in notes_of(each.texts)]
 
 
 class _Arguments:
@@ -415,13 +434,31 @@ def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return ours
 
 
+def _theirs(ours: str, weights: Mapping[str, Tensor]) -> str:
+    """fairseq's name today of a weight of ours, by the kind of its layer."""
+    side, _, _ = ours.partition(".")
+    layer = re.match(r"\w+\.layers\.\d+\.", ours)
+    convolves = layer is not None and any(name.startswith((f"{layer[0]}conv", f"{layer[0]}linear")) for name in weights)
+    others = _OF_OTHERS.get((side, "conv" if convolves else "self_attn"))
+    name = ours
+    for pattern, replacement in reversed(_RENAMING):
+        theirs = pattern.strip("^$").replace("\\.", ".")
+        if layer is None or others is None or not others.search(theirs):
+            begin, end = "^" * pattern.startswith("^"), "$" * pattern.endswith("$")
+            name = re.sub(f"{begin}{re.escape(replacement)}{end}", theirs, name)
+    return name
+
+
 def _texts(chosen: FairseqSettings, args: _Arguments, source: int, target: int) -> Texts:
     """Both sides with as many words as the embeddings have rows."""
     paths = (chosen.source_dict, chosen.target_dict or chosen.source_dict)
     names = (chosen.source_lang, chosen.target_lang)
     sides: list[Side] = []
     for i, (path, size, name) in enumerate(zip(paths, (source, target), ("source_lang", "target_lang"))):
-        vocabulary = _placeholders(chosen, size) if path is None else _dictionary(Path(path), chosen, size)
+        if path is None:
+            vocabulary = placeholders(size, bos=chosen.bos, pad=chosen.pad, eos=chosen.eos, unk=chosen.unk)
+        else:
+            vocabulary = _dictionary(Path(path), chosen, size)
         language = names[i] or args.get(name, str, "xx")
         wording = Wording(language, moses=chosen.tokenize == "moses", lower=chosen.lower)
         sides.append(Side(wording, _splitter(chosen, i), vocabulary))
@@ -434,13 +471,6 @@ def _splitter(chosen: FairseqSettings, side: int) -> Splitter:
     if (model := of_side(chosen.sentencepiece, side)) is not None:
         return SentencePieces.read(Path(model).expanduser())
     return WholeWords()
-
-
-def _placeholders(chosen: FairseqSettings, size: int) -> Vocabulary:
-    numbers = (chosen.bos, chosen.pad, chosen.eos, chosen.unk)
-    names = dict(zip(numbers, SPECIALS))
-    words = tuple(names.get(i, f"word{i}") for i in range(size))
-    return Vocabulary(words, *(chosen.pad, chosen.bos, chosen.eos, chosen.unk))
 
 
 def _dictionary(path: Path, chosen: FairseqSettings, size: int) -> Vocabulary:

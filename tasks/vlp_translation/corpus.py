@@ -7,7 +7,6 @@ splits that are not trained on, of the lines. Offsets tell where each pair begin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from vlp_translation.batches import BatchSettings
     from vlp_translation.readers import Pair, ParallelData
 
-VERSION = 1
+VERSION = 2
 """To be raised whenever the files come out different, so that no old cache is taken for new."""
 
 _COLUMNS = ("source", "target", "id", "source_line", "target_line")
@@ -50,7 +49,7 @@ class Corpus:
             about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
             self.split: str = about["split"]
             self.notes: tuple[str, ...] = tuple(about["notes"])
-            """What was left out, to be shown."""
+            """What was left out or is empty, to be shown."""
             count: int = about["pairs"]
             self._offsets = {name: _mapped(folder / f"{name}.offsets", np.int64, count + 1) for name in _COLUMNS}
             self._values = {
@@ -68,7 +67,7 @@ class Corpus:
         """The numbers of a split, built on first use; processes that ask at once wait for the first.
 
         Pairs of ``train`` are left out that are empty, too long or of too unequal lengths; :attr:`notes` counts them.
-        Other splits are kept whole, with their lines.
+        Other splits are kept whole, with their lines; the notes count their empty pairs.
 
         Args:
             data: Where the pairs come from.
@@ -85,10 +84,10 @@ class Corpus:
         key = digest_of(data.name, data.languages, split, data.fingerprint(split), texts.digest, limits, VERSION)
 
         def build(folder: Path) -> None:
-            sieve = _Sieve(settings) if split == "train" else None
-            _write(folder, split, data.pairs(split), texts, sieve, f"data={data.name}")
+            _write(folder, split, data, texts, settings if split == "train" else None)
 
-        return cls(built_once(cache / f"corpus-{split}-{key}", build))
+        what = f"preparing data={data.name}, {split}: lines become numbers, once"
+        return cls(built_once(cache / f"corpus-{split}-{key}", build, what))
 
     def __len__(self) -> int:
         return len(self._offsets["id"]) - 1
@@ -122,34 +121,35 @@ class Corpus:
 
 
 @dataclass
-class _Sieve:
-    """Chooses the pairs to train on, and counts the others."""
+class _Tally:
+    """Counts the pairs that something is said of."""
 
-    settings: BatchSettings
-    left_out: dict[str, int] = field(default_factory=dict)
+    heading: str
+    counts: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
 
-    def keeps(self, pair: Pair, source: Sequence[int], target: Sequence[int]) -> bool:
-        """Whether a pair is trained on."""
-        m, n, settings = len(source), len(target), self.settings
-        why = None
-        if not m or not n:
-            why = "empty"
-        elif max(m, n) > settings.max_length:
-            why = f"longer than max_length={settings.max_length}"
-        elif settings.max_ratio is not None and max(m, n) > settings.max_ratio * min(m, n):
-            why = f"more unequal than max_ratio={settings.max_ratio:g}"
-        if why is not None:
-            self.left_out[why] = self.left_out.get(why, 0) + 1
-            self.first.setdefault(why, pair.where.rstrip(","))
-        return why is None
+    def add(self, what: str, pair: Pair) -> None:
+        """One more."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self.first.setdefault(what, pair.where.rstrip(","))
 
     def notes(self) -> list[str]:
-        """What was left out."""
+        """A sentence for each kind."""
         return [
-            f"training pairs left out: {count} {why} (the first: {self.first[why]})"
-            for why, count in sorted(self.left_out.items())
+            f"{self.heading}: {count} {what} (the first: {self.first[what]})"
+            for what, count in sorted(self.counts.items())
         ]
+
+
+def _unfit(m: int, n: int, settings: BatchSettings) -> str | None:
+    """Why a pair of ``m`` and ``n`` pieces is not trained on; None where it is."""
+    if not m or not n:
+        return "empty"
+    if max(m, n) > settings.max_length:
+        return f"longer than max_length={settings.max_length}"
+    if settings.max_ratio is not None and max(m, n) > settings.max_ratio * min(m, n):
+        return f"more unequal than max_ratio={settings.max_ratio:g}"
+    return None
 
 
 class _Column:
@@ -172,32 +172,38 @@ class _Column:
         self.offsets.write(np.int64(self.end).tobytes())
 
 
-def _write(folder: Path, split: str, pairs: Iterator[Pair], texts: Texts, sieve: _Sieve | None, where: str) -> None:
+def _write(folder: Path, split: str, data: ParallelData, texts: Texts, limits: BatchSettings | None) -> None:
+    """Write a split's pairs: of training, whose ``limits`` are given, those that fit; else all, with their lines."""
     count = read = 0
     ids: set[str] = set()
+    tally = _Tally("training pairs left out" if limits is not None else f"pairs of {split} that are kept")
     with ExitStack() as files:
         columns = {name: _Column(folder, name, files) for name in _COLUMNS}
-        for pair in pairs:
+        for pair in data.pairs(split):
             read += 1
             source = texts.source.encode(pair.source)
             target = [] if pair.target is None else texts.target.encode(pair.target)
-            if sieve is not None and not sieve.keeps(pair, source, target):
-                continue
-            if sieve is None:  # predictions are told apart by their ids
+            if limits is not None:
+                if (why := _unfit(len(source), len(target), limits)) is not None:
+                    tally.add(why, pair)
+                    continue
+            else:  # predictions are told apart by their ids
                 if pair.id in ids:
                     raise UserError(f"{pair.where} has the id {pair.id} of an earlier line: give each its own.")
                 ids.add(pair.id)
+                if not source or (pair.target is not None and not target):
+                    tally.add("empty", pair)
             count += 1
             columns["source"].add(np.asarray(source, np.int32).tobytes())
             columns["target"].add(np.asarray(target, np.int32).tobytes())
             columns["id"].add(pair.id.encode())
-            lines = ("", "") if sieve is not None else (pair.source, "" if pair.target is None else f"={pair.target}")
+            lines = ("", "") if limits is not None else (pair.source, "" if pair.target is None else f"={pair.target}")
             for name, line in zip(("source_line", "target_line"), lines):
                 columns[name].add(line.encode())
     if not count:
-        told = "; ".join(sieve.notes()) if sieve is not None and read else "it has no lines"
-        raise UserError(f"{where} has no sentence pair for its split '{split}': {told}.")
-    about = {"split": split, "pairs": count, "notes": sieve.notes() if sieve is not None else []}
+        told = "; ".join(tally.notes()) if read else "it has no lines"
+        raise UserError(f"data={data.name} has no sentence pair for its split '{split}': {told}.")
+    about = {"split": split, "pairs": count, "notes": [*tally.notes(), *data.passed_over(split)]}
     (folder / "about.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
 
 

@@ -21,6 +21,7 @@ from vlp_translation.lines import read_lines
 from vlp_translation.models import Translation, Translator
 from vlp_translation.task import DecodeSettings
 from vlp_translation.texts import Texts
+from vlp_translation.texts.placeholders import notes_of
 from vlplatform import settings
 from vlplatform.engine.progress import Display
 from vlplatform.errors import UserError
@@ -56,6 +57,8 @@ def predict_texts(model: nn.Module, inputs: Sequence[str | Path], out: Path | No
             the model's languages do (``newstest.en``) and is none.
     """
     models, decode = members_of(model.to(device).eval()), as_decoded(model)
+    for note in notes_of(models[0].texts):
+        print(f"note: {note}.", file=sys.stderr)
     for each in inputs:
         _refuse_absent(each, models[0].texts)
     files = [each for each in inputs if isinstance(each, Path)]

@@ -17,6 +17,7 @@ from vlp_translation.ensemble import best_translations, log_likelihoods, members
 from vlp_translation.models import TransformerSettings, Translator
 from vlp_translation.readers import ParallelData
 from vlp_translation.texts import Texts, TextSettings
+from vlp_translation.texts.placeholders import notes_of
 from vlplatform.data import cache_folder
 from vlplatform.decoding import BeamSettings, SamplingSettings
 from vlplatform.errors import UserError, nearest
@@ -270,11 +271,12 @@ class TranslationTask:
         return SentenceRecords(corpus)
 
     def collate(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Padded tensors, see :func:`vlp_translation.batches.collate`."""
-        return collate(records, self.texts)
+        """Padded tensors, see :func:`vlp_translation.batches.collate`; of evaluation also ``places`` in the corpus."""
+        places = {"places": [record["index"] for record in records]} if "index" in records[0] else {}
+        return {**collate(records, self.texts), **places}
 
     def before_training(self, trainer: TrainerSettings) -> list[str]:
-        """Nothing to be said; what would fail later is refused.
+        """What was left out of the pairs, and the batches; what would fail later is refused.
 
         Raises:
             UserError: Fewer positions are to be learnt than the training sentences have, or ``best`` needs a package
@@ -292,7 +294,7 @@ class TranslationTask:
             reason = metrics.score([word], [[word]], metrics=(best,)).skipped.get(best)
             if reason is not None:
                 raise UserError(f"task.best={self.settings.best} is {reason}, or choose another score.")
-        return []
+        return self._counted()
 
     def build_model(self, *, pretrained: bool = True) -> Translator:
         """A fresh model for the words of the training text."""
@@ -327,9 +329,9 @@ class TranslationTask:
         predictions: list[dict[str, Any]] = []
         likelihoods, real = log_likelihoods(models, batch["source"], batch["read"], batch["targets"])
         nlls, counts = (-likelihoods.double().sum(1)).tolist(), real.sum(1).tolist()
-        rows = zip(batch["ids"], batch["lines"], batch["references"], translations, nlls, counts, strict=True)
-        for id, line, reference, found, nll, count in rows:
-            prediction: dict[str, Any] = {"id": id, "source": line, "reference": reference}
+        read = zip(batch["ids"], batch["places"], batch["lines"], batch["references"], strict=True)
+        for (id, place, line, reference), found, nll, count in zip(read, translations, nlls, counts, strict=True):
+            prediction: dict[str, Any] = {"id": id, "place": place, "source": line, "reference": reference}
             if found is not None:
                 prediction |= {"translation": found.text, "words": found.words, "score": found.score}
             if reference is not None:
@@ -358,14 +360,21 @@ class TranslationTask:
             values = {**found.values, **values}
             written = sum(len(h.words) for h in hypotheses)
             values["length_ratio"] = written / max(1, sum(len(r[0].words) for r in references))
-            notes = [f"{name}: {found.signatures[name]}" for name in found.values]
+            decode = self.settings.decode
+            how = f"the likeliest of {decode.samples} drawn" if decode.samples else f"beam={decode.beam}"
+            notes = [f"decoded with {how}, length_penalty={decode.length_penalty:g}"]
+            of_script = [name for name in found.values if name.startswith("bleu")]  # the others' lines say no more
+            notes += [f"{name}, as multi-bleu.perl: {found.lines[name]}" for name in of_script]
+            notes += [f"{name}: {found.signatures[name]}" for name in found.values]
             notes += [f"{name}: {reason}" for name, reason in found.skipped.items()]
             if none := sum(p["score"] == -math.inf for p in judged):
                 notes.append(f"no translation ends within the lengths and rules of task.decode for {none} sentences")
+        notes += notes_of(self.texts)
         if len(judged) < len(predictions):
             notes.append(f"{len(predictions) - len(judged)} sentences without a reference are not in the scores")
         shown = ("id", "source", "translation", "reference", "score")
-        rows = [{key: p[key] for key in shown if key in p} for p in predictions]
+        in_order = sorted(predictions, key=lambda p: p["place"])  # of the data: evaluation begins with the longest
+        rows = [{key: p[key] for key in shown if key in p} for p in in_order]
         return Score(values, notes=tuple(notes), files={"translations": rows})
 
     @torch.no_grad()
@@ -384,9 +393,7 @@ class TranslationTask:
 
     def describe(self) -> dict[str, Any]:
         """Data set, languages, licence, citation, model and attention."""
-        notes = [*self.data.notes, *(note for corpus in self._corpora.values() for note in corpus.notes)]
-        if self._batches is not None:
-            notes += self._batches.notes
+        notes = [*self.data.notes, *self._counted()]
         return {
             "data": {"name": self.data.name, "languages": list(self.data.languages), "notes": notes},
             "licence": self.data.licence,
@@ -394,3 +401,8 @@ class TranslationTask:
             "model": Translator.name,
             "attention": self.sections["attn"]["name"],
         }
+
+    def _counted(self) -> list[str]:
+        """What is to be said of the splits and batches made so far."""
+        notes = [note for corpus in self._corpora.values() for note in corpus.notes]
+        return notes + list(self._batches.notes if self._batches is not None else ())

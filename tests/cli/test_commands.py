@@ -105,6 +105,14 @@ def lines_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list
             ["train", "attn=conv", "model=context"],
             ["context socket", "model=deeplabv3plus", "model=unet", "model=auto"],
         ),
+        (
+            ["train", "task=translation", "trainer.steps=40"],
+            [
+                "warmup=200 leaves nothing of steps=40",
+                "configs/recipe/translation_scenes.yaml sets warmup",
+                "trainer.warmup=…",
+            ],
+        ),
         (["list"], ["attn, data, metrics, models, recipes, tasks"]),
         (["list", "--json"], ["attn, data, metrics, models, recipes, tasks"]),
     ],
@@ -262,6 +270,14 @@ def plain_help(text: str) -> bool:
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_help_is_plain_text(command):
     assert plain_help(parser_of(command).format_help())
+
+
+def test_help_names_where_other_defaults_and_other_files_come_from():
+    shown = parser_of("train").format_help()
+    assert "configs/base/TASK.yaml" in shown
+    assert "configs/recipe/TASK_DATA.yaml" in shown
+    assert "runs/NAME/settings.json" in shown
+    assert "NAME.translations.json" in " ".join(parser_of("eval").format_help().split())
 
 
 @pytest.mark.parametrize("what", ["data", "models", "tasks"])

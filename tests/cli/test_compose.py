@@ -88,6 +88,16 @@ def test_only_a_smoke_run_on_own_pictures_is_changed():
         assert smoke["trainer"]["batch_size"] == 4
 
 
+def test_what_files_set_and_nobody_typed():
+    found = compose.origins(["task=translation", "trainer.steps=40", "++trainer.keep=5"])
+    recipe, base = "configs/recipe/translation_scenes.yaml", "configs/base/translation.yaml"
+    assert (found["warmup"], found["warmup_start"]) == (recipe, base)
+    assert not {"steps", "keep", "workers"} & set(found)
+    own = compose.origins(["data=folder", "trainer=smoke"])
+    assert own["steps"] == "configs/trainer/smoke.yaml"
+    assert own["batch_size"] == "configs/adjust/smoke_segmentation_folder.yaml"
+
+
 @pytest.mark.parametrize("override", ["seed=-1", "name=a/b", "name=.."])
 def test_run_settings_are_checked(override):
     with pytest.raises(UserError):

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,6 +133,20 @@ def test_a_missing_val_split_is_told_before_any_work(
     assert not task.seen
     assert not (tmp_path / "a").exists()
     fit(ToyTask(val=val), tmp_path / "b", settings(eval_every=0, steps=2))
+
+
+class Described(ToyTask):
+    """Its data set tells its splits; the one asked for is damaged."""
+
+    data = SimpleNamespace(splits=("train", "val"))
+
+    def records(self, split: str) -> Any:
+        raise UserError("Line 7 of val.txt is too long: divide it.")
+
+
+def test_a_fault_in_a_split_that_is_there_is_told_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^Line 7 of val\.txt is too long: divide it\.$"):
+        fit(Described(), tmp_path / "a", settings())
 
 
 def test_a_person_watching_sees_speed_memory_time_left_and_that_a_signal_came(

@@ -65,7 +65,7 @@ def test_early_stop_counts_evaluations_without_gain(tmp_path: Path) -> None:
     task = ToyTask(scores=[5.0, 4.0, 4.0, math.nan, 3.0])
     end = fit(task, tmp_path / "a", settings(steps=100, eval_every=5, early_stop=2))
     assert end["step"] == 20
-    assert (end["best_step"], end["values"]["error"]) == (10, 4.0)
+    assert (end["best_step"], end["values"]["error"]) == (15, 4.0)
     assert (tmp_path / "a/checkpoints/step-00000020").is_dir()
     lines = (tmp_path / "a/metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["values"]["error"] is None
@@ -75,6 +75,19 @@ def test_best_is_what_scored_best(tmp_path: Path) -> None:
     fit(ToyTask(scores=[3.0, 1.0, 2.0]), tmp_path / "a", settings(eval_every=4, save_every=4, keep=5))
     best = load_file(tmp_path / "a/best/model.safetensors")
     assert all(torch.equal(best[k], v) for k, v in weights(tmp_path / "a", 8).items())
+
+
+def test_of_equal_scores_the_last_is_exported(tmp_path: Path) -> None:
+    task = ToyTask(scores=[3.0, 1.0, 1.0, 2.0])
+    end = fit(task, tmp_path / "a", settings(steps=16, eval_every=4, save_every=4, keep=5))
+    assert end["best_step"] == 12
+    best = load_file(tmp_path / "a/best/model.safetensors")
+    assert all(torch.equal(best[k], v) for k, v in weights(tmp_path / "a", 12).items())
+
+
+def test_equal_scores_are_no_progress(tmp_path: Path) -> None:
+    end = fit(ToyTask(scores=[1.0] * 9), tmp_path / "a", settings(steps=100, eval_every=5, early_stop=3))
+    assert (end["step"], end["best_step"]) == (20, 20)
 
 
 def test_without_evaluation_the_last_weights_are_exported(tmp_path: Path) -> None:

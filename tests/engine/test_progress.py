@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from toy_task import ToyTask, fit, settings
 
 from vlplatform.engine.progress import Display
 
@@ -76,3 +82,31 @@ def test_the_time_left_follows_the_recent_rate(clock, capsys):
     assert lines(capsys)[-1] == (500, "1:23:20")
     run(clock, display, range(501, 701), 1.0)  # four lines later the slow half is forgotten
     assert lines(capsys)[-1] == (700, "0:05:00")
+
+
+class Prepared(ToyTask):
+    """Its first batch takes a hundred seconds, each update one."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock, self.prepared = clock, False
+        self.on_loss = lambda: self.wait(1.0)
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def collate(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        self.wait(0.0 if self.prepared else 100.0)
+        self.prepared = True
+        return super().collate(records)
+
+
+def test_what_prepares_the_first_batch_is_not_in_the_rate(tmp_path: Path, monkeypatch, capsys):
+    clock = Clock()
+    monkeypatch.setattr("vlplatform.engine.progress.time", SimpleNamespace(monotonic=clock, perf_counter=clock))
+    fit(Prepared(clock), tmp_path, settings(eval_every=0, log_every=2))
+    timings = [json.loads(line) for line in (tmp_path / "timings.jsonl").read_text().splitlines()]
+    assert [line["samples_per_second"] for line in timings] == [4.0] * 6
+    told = [line.split(" · ") for line in capsys.readouterr().out.splitlines() if "/12 · " in line]
+    assert [line[3] for line in told] == ["4 samples/s"] * 12
+    assert [line[5] for line in told] == [f"0:00:{12 - step:02d} left" for step in range(1, 13)]

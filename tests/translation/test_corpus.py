@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from vlp_translation import cache
 from vlp_translation.batches import BatchSettings, SentenceRecords, TokenBatches, collate
 from vlp_translation.corpus import Corpus
 from vlp_translation.readers import Pair, ParallelData, open_data
@@ -107,7 +109,7 @@ def test_evaluation_keeps_everything(tmp_path: Path) -> None:
     corpus = opened(tmp_path, pairs, "test", max_length=20)
     assert corpus.lengths.tolist() == [[2, 1], [0, 0], [10_000, 1], [1, 0]]
     assert [(corpus.line(i), corpus.reference(i)) for i in range(4)] == pairs
-    assert corpus.notes == ()
+    assert corpus.notes == ("pairs of test that are kept: 1 empty (the first: test.en, line 2)",)
     records = SentenceRecords(corpus)
     assert [records[i]["id"] for i in range(len(records))] == ["3", "1", "4", "2"]
     batch = collate([records[i] for i in (1, 2, 3)], texts_of())
@@ -120,6 +122,23 @@ def test_evaluation_keeps_everything(tmp_path: Path) -> None:
         opened(tmp_path, [], "val")
     with refused("data=x has no split 'dev'"):
         opened(tmp_path, pairs, "dev")
+
+
+def test_blank_lines_of_json_are_told(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"source": "a", "target": "b"}\n\n \n{"source": "", "target": "b"}\n')
+    data = open_data("jsonl", {"source": "en", "target": "de", "val_file": str(tmp_path / "x.jsonl")})
+    assert Corpus.open(data, "val", texts_of(), BatchSettings(), tmp_path / "cache").notes == (
+        f"pairs of val that are kept: 1 empty (the first: {tmp_path / 'x.jsonl'}, line 4)",
+        f"blank lines left out: 2 (the first: {tmp_path / 'x.jsonl'}, line 2)",
+    )
+
+
+def test_a_long_wait_is_explained(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(tmp_path, lengths_of((3, 3)))
+    assert capsys.readouterr().err == "", "nothing is said of what takes no time"
+    monkeypatch.setattr(cache, "SILENT_SECONDS", 0.01)
+    cache.built_once(tmp_path / "slow", lambda _: time.sleep(0.3), "preparing data=x, val: lines become numbers, once")
+    assert capsys.readouterr().err == "preparing data=x, val: lines become numbers, once …\n"
 
 
 def test_ids_of_evaluation_are_told_apart(tmp_path: Path) -> None:

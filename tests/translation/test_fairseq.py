@@ -329,6 +329,66 @@ def test_weights_too_old_to_tell_where_norms_stand(version: float) -> None:
     assert model.model_settings.order == "post"
 
 
+@pytest.mark.parametrize("sizes", [SIZES[1], SIZES[2], SIZES[4]], ids=["pre", "norm", "dynamic"])
+def test_messages_have_fairseq_s_names(sizes: Sizes) -> None:
+    weights = official(sizes)
+    told = {"encoder_heads": sizes.heads[0], "decoder_heads": sizes.heads[1]}
+    for name in weights:
+        if name.endswith(".bias"):
+            with pytest.raises(UserError, match=f"checkpoint lacks {re.escape(name)}: give the weights"):
+                direct({other: tensor for other, tensor in weights.items() if other != name}, **told)
+    name = "decoder.layers.0.encoder_attn.v_proj.bias"
+    weights[name] = torch.ones(5)
+    with pytest.raises(UserError, match=rf"has other shapes: {name} \(5,\), expected \({sizes.dim},\)"):
+        direct(weights, **told)
+
+
+def test_an_earlier_model_is_replaced_only_on_request(tmp_path: Path, capsys: Any) -> None:
+    loaded(official(SIZES[0]), tmp_path, *heads(SIZES[0]))
+    config = tmp_path / "ours" / "config.json"
+    before = config.read_text()
+    capsys.readouterr()
+    save_file(official(SIZES[0], seed=1), tmp_path / "official.safetensors")
+    assert convert(tmp_path, *heads(SIZES[0])) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "ours already holds config.json: name another folder, or let it be replaced with overwrite=true."
+    )
+    assert convert(tmp_path, *heads(SIZES[0]), "overwrite=false") == 2
+    assert convert(tmp_path, *heads(SIZES[0]), "overwrite=maybe") == 2
+    assert "convert.overwrite" in capsys.readouterr().err
+    assert config.read_text() == before
+    assert convert(tmp_path, *heads(SIZES[0]), "overwrite=true") == 0
+    assert config.read_text() != before
+
+
+def test_a_model_without_dictionaries_says_so(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded(official(SIZES[0]), tmp_path, *heads(SIZES[0]))
+    told = "note: no dictionary was given to vlp convert: words are called by their numbers, word4, word5 …; "
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(told)
+    assert main(["predict", str(tmp_path / "ours"), "word4 word5", "task.decode.beam=1", "--device", "cpu"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "dictionary" in line]
+    assert line.startswith(told)
+    monkeypatch.setenv("VLP_CACHE", str(tmp_path / "cache"))
+    for name, text in (("val.en", "word4\n"), ("val.de", "word5\n")):
+        (tmp_path / name).write_text(text)
+    words = ["data=text", "data.source=en", "data.target=de", f"data.val={tmp_path / 'val'}", "--device", "cpu"]
+    assert main(["eval", str(tmp_path / "ours"), *words, "task.scores=[]", "task.best=-nll", "--json"]) == 0
+    assert told.removeprefix("note: ") in " ".join(json.loads(capsys.readouterr().out)["notes"])
+
+
+def test_a_file_that_torch_did_not_write(tmp_path: Path) -> None:
+    for content in (b"encoder: many\nweights\n", b""):
+        (tmp_path / "model.pt").write_bytes(content)
+        with pytest.raises(UserError, match=r"model\.pt is no file of torch\.save: give a checkpoint that it wrote"):
+            read_checkpoint(tmp_path / "model.pt")
+    torch.save({"a": torch.ones(100)}, tmp_path / "model.pt")
+    (tmp_path / "model.pt").write_bytes((tmp_path / "model.pt").read_bytes()[:200])
+    with pytest.raises(UserError, match="cannot be read as weights alone"):
+        read_checkpoint(tmp_path / "model.pt")
+
+
 class Stranger:
     """A class that no checkpoint may bring along."""
 
@@ -362,7 +422,7 @@ def test_meters_of_older_trainers_are_passed_over(
         torch.save(held, tmp_path / name, pickle_protocol=2)
     monkeypatch.undo()
     assert convert(tmp_path, file="old.pt") == 0
-    assert convert(tmp_path, file="other.pt") == 2
+    assert convert(tmp_path, "overwrite=true", file="other.pt") == 2
     assert f"it names {module}.OtherMeter" in capsys.readouterr().err
 
 
@@ -411,7 +471,11 @@ def test_dictionaries_and_codes_make_text_to_text(tmp_path: Path) -> None:
         (lambda w: w, ("heads=5",), "dim=12 is not divisible by heads=5"),
         (lambda w: w, ("head=5",), "fairseq.head is not a setting of fairseq"),
         (lambda w: w.pop("decoder.embed_tokens.weight"), ("heads=2",), "has no decoder.embed_tokens.weight"),
-        (lambda w: w.pop("encoder.layers.1.fc2.bias"), ("heads=2",), "lacks encoder.layers.1.feed_forward.second.bias"),
+        (
+            lambda w: w.pop("encoder.layers.1.fc2.bias"),
+            ("heads=2",),
+            "lacks encoder.layers.1.fc2.bias: give the weights",
+        ),
         (lambda w: w.pop("encoder.layers.0.fc1.weight"), ("heads=2",), "lacks encoder.layers.0.fc1.weight"),
         (lambda w: w.update(extra=torch.ones(1)), ("heads=2",), "has beyond the model extra"),
         (

@@ -157,8 +157,13 @@ def test_a_report_has_sentences_and_matrices(tmp_path: Path, capsys: pytest.Capt
     metrics = fit(tmp_path / "run", *words)
     names = ("bleu", "sacrebleu", "chrf", "nll", "perplexity", "length_ratio")
     assert set(metrics["values"]) == set(names)
-    assert [line.partition(":")[0] for line in metrics["notes"]] == ["bleu", "sacrebleu", "chrf"]
-    assert all("nrefs:1|case:" in line for line in metrics["notes"])
+    how, of_script, *signatures = metrics["notes"]
+    assert how == "decoded with beam=5, length_penalty=1"
+    assert re.match(
+        r"bleu, as multi-bleu\.perl: BLEU = \d+\.\d\d, .*\(BP=.*, ratio=.*, hyp_len=.*, ref_len=", of_script
+    )
+    assert [line.partition(":")[0] for line in signatures] == ["bleu", "sacrebleu", "chrf"]
+    assert all("nrefs:1|case:" in line for line in signatures)
     page = (tmp_path / "run" / "report.html").read_text()
     task = build(*words)
     records = task.evaluation_records("val")
@@ -256,6 +261,8 @@ def test_empty_lines_are_translated_to_empty_lines(tmp_path: Path) -> None:
     assert told["3"]["tokens"] == 1
     scores = task.score(predictions)
     assert scores.values["nll"] > 0
+    assert [p["id"] for p in predictions] == ["1", "3", "2"], "the longest first"
+    assert [row["id"] for row in scores.files["translations"]] == ["1", "2", "3"], "as in the file"
     assert exhibits(task, model, "val", 3)
 
 
@@ -293,7 +300,16 @@ def test_long_lines_are_left_out_of_training_and_told(tmp_path: Path, capsys: py
     task = build(*words)
     assert len(task.records("train")) >= 1
     notes = " ".join(task.describe()["data"]["notes"])
-    assert f"1 longer than max_length=60 (the first: {tmp_path / 'train.en'}, line 9)" in notes
+    left_out = f"1 longer than max_length=60 (the first: {tmp_path / 'train.en'}, line 9)"
+    assert left_out in notes
+    capsys.readouterr()
+    assert main(["doctor", *OF_TEXT, *words, "data.test=null"]) in (0, 2)
+    found = capsys.readouterr().out
+    assert left_out in found
+    assert "training pairs in 1 batches" in found
+    fit(tmp_path / "told", *words)
+    told = capsys.readouterr().out
+    assert 0 < told.index(left_out) < told.index("1/2 · ")
     written(tmp_path / "val", "a dog\n" + "dog " * 10_000 + "\n", "ein hund\nhund\n")
     with pytest.raises(UserError, match=r"val: the line of id 2 has 10000 words .* task\.decode\.max_source=1024"):
         fit(tmp_path / "run", *words, "trainer.eval_every=1")

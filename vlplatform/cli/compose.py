@@ -84,16 +84,13 @@ def compose(
     Raises:
         UserError: An unknown group choice, an override that cannot be read, or a section without a name.
     """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     logging.getLogger("hydra").setLevel(logging.ERROR)
-    prepared = [_prepare(each) for override in overrides for each in _sums(override)]
+    prepared = _prepared(overrides)
     for group, section in given.items():
         ConfigStore.instance().store(group=group, name=_GIVEN, node=dict(section))
         prepared = [f"{group}={_GIVEN}", *(o for o in prepared if not o.startswith(f"{group}="))]
@@ -102,11 +99,8 @@ def compose(
     for group in GROUPS:
         for name in set(_registered(group)) - set(_files(group)):
             ConfigStore.instance().store(group=group, name=name, node={"name": name})
-    GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(configs().resolve()), version_base="1.3"):
-            composed = hydra_compose("config", overrides=prepared)
-        resolved = OmegaConf.to_container(composed, resolve=True)
+        resolved = OmegaConf.to_container(_hydra(prepared), resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"the settings {' '.join(overrides)} cannot be composed: {first}.") from error
@@ -117,6 +111,26 @@ def compose(
             shown = "null" if name is None else name
             raise UserError(f"{group}.name={shown} is not a name: {nearest(shown, options(group))}.")
     return {str(key): value for key, value in resolved.items()}
+
+
+def origins(overrides: Sequence[str]) -> dict[str, str]:
+    """Settings of the trainer that a file of ``configs/`` sets, and no override: name → ``configs/recipe/NAME.yaml``.
+
+    Args:
+        overrides: As :func:`compose` has taken them.
+    """
+    from omegaconf import OmegaConf
+
+    choices = _hydra(_prepared(overrides), return_hydra_config=True).hydra.runtime.choices
+    found: dict[str, str] = {}
+    for group in ("base", "recipe", "trainer", "adjust"):  # as in config.yaml: each wins over those before it
+        path = configs() / group / f"{choices[group]}.yaml"
+        if path.is_file():
+            values: Any = OmegaConf.to_container(OmegaConf.load(path))
+            section = values if group == "trainer" else values.get("trainer", {})
+            found |= dict.fromkeys(section, f"configs/{group}/{path.name}")
+    given = {override.lstrip("+~").partition("=")[0] for override in overrides}
+    return {name: file for name, file in found.items() if f"trainer.{name}" not in given}
 
 
 def run_settings(resolved: dict[str, Any]) -> RunSettings:
@@ -187,6 +201,17 @@ def _within(prefix: str, cls: type[Any], key: str) -> list[str]:
     return found
 
 
+def _hydra(prepared: Sequence[str], **how: bool) -> Any:
+    """What Hydra composes; ``return_hydra_config=True`` adds its own section, which knows all choices."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(configs().resolve()), version_base="1.3"):
+        return hydra_compose("config", overrides=list(prepared), **how)
+
+
 def _files(group: str) -> list[str]:
     return [path.stem for path in (configs() / group).glob("*.yaml")]
 
@@ -199,6 +224,11 @@ def _registered(group: str) -> list[str]:
     listing = {"model": "models", "data": "data_sets"}.get(group)
     plugins = [registry.task(name) for name in registry.task_names()] if listing else []
     return [name for plugin in plugins for name in getattr(plugin, listing or "")()]
+
+
+def _prepared(overrides: Sequence[str]) -> list[str]:
+    """The overrides as Hydra wants them."""
+    return [_prepare(each) for override in overrides for each in _sums(override)]
 
 
 def _sums(override: str) -> list[str]:

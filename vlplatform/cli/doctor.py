@@ -132,7 +132,8 @@ def _data(overrides: list[str]) -> list[Finding]:
             except UserError as error:
                 faults.append((f"data {split}", "bad", str(error)))
         findings += faults or [(f"data {split}", "ok", f"{len(records)} records, all readable")]
-    return findings
+    notes = task.describe().get("data", {}).get("notes", ())
+    return [*findings, *(("notes", "ok", note) for note in notes)]
 
 
 def _home_relative(path: Path) -> str:

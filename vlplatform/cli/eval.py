@@ -41,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda:0 …")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
-        "--out", type=Path, help="also write the scores as JSON to this file, captions beside it as NAME.captions.json"
+        "--out",
+        type=Path,
+        metavar="NAME.json",
+        help="also write the scores as JSON to this file, and beside it what was predicted, in the order of the data: "
+        "NAME.captions.json, NAME.translations.json",
     )
 
 

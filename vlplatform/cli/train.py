@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from vlplatform.cli.arguments import Parser
 from vlplatform.errors import UserError
 
 HELP = "Train a task with an attention mechanism; writes runs/NAME with checkpoints, scores and report.html."
+_DEFAULTS = (
+    "  A task and a data set bring other defaults than these, from configs/base/TASK.yaml and",
+    "  configs/recipe/TASK_DATA.yaml; what a run has in the end is in runs/NAME/settings.json.",
+)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -35,7 +40,10 @@ def run(args: argparse.Namespace) -> int:
     from vlplatform.engine import Interrupted, TrainerSettings, train  # after the checks: it loads accelerate
     from vlplatform.engine.report.text import scored
 
-    trainer = settings.parse(TrainerSettings, sections["trainer"], "trainer")
+    try:
+        trainer = settings.parse(TrainerSettings, sections["trainer"], "trainer")
+    except UserError as error:
+        raise UserError(f"{error}{_not_typed(str(error), args.overrides)}") from error
     task = registry.task(section_name(sections, "task")).build(sections)
     resolved.update({**task.sections, "trainer": settings.as_dict(trainer)})
     name = own.name or run_name(task.sections, own.seed)
@@ -77,6 +85,14 @@ def run_name(sections: Mapping[str, Mapping[str, Any]], seed: int) -> str:
     return "-".join([*parts, f"seed{seed}"])
 
 
+def _not_typed(fault: str, overrides: Sequence[str]) -> str:
+    """What a fault of the trainer's settings lacks: which file has set those that it names and nobody typed."""
+    origins = compose.origins(overrides)
+    named = [name for name in dict.fromkeys(re.findall(r"\b(\w+)=", fault)) if name in origins]
+    told = "; ".join(f"{origins[name]} sets {name}, trainer.{name}=… replaces it" for name in named)
+    return f" ({told})" if told else ""
+
+
 def _typed(default: Any) -> str:
     """A default as it would be typed: ``null``, ``true``, ``[0.9,0.999]``."""
     if isinstance(default, (list, tuple)):
@@ -95,7 +111,7 @@ def _epilog() -> str:
 
     for prefix, cls in (("", compose.RunSettings), ("trainer.", TrainerSettings)):
         if prefix:
-            lines += ["", "of the trainer:"]
+            lines += ["", "of the trainer:", *_DEFAULTS]
         for name, entry in settings.describe(cls).items():
             lines.append(f"  {prefix}{name}={_typed(entry.get('default'))}  ({entry['type']})")
             lines += textwrap.wrap(entry.get("help", ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)

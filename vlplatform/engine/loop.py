@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,8 @@ class _Training:
         try:
             count = len(self.task.records(split))
         except UserError as error:
+            if split in getattr(getattr(self.task, "data", None), "splits", ()):
+                raise  # the split is there: what is wrong in it is to be mended, whatever it is used for
             raise UserError(f"The split {split} is needed for {use}: {error}") from error
         if not count:
             where = f"The split {split} of {self.task.name}, needed for {use},"
@@ -214,6 +216,7 @@ class _Training:
             channels_last=s.channels_last,
         )
         batches, size = self._stream(s)
+        batches = self._measured(batches)
         self._restore(optimizer)
         self.model.train()
         named = stage if len(self.task.stages) > 1 else ""
@@ -295,7 +298,7 @@ class _Training:
 
     # ------------------------------------------------------------------------------------------------- the parts
 
-    def _stream(self, s: TrainerSettings) -> tuple[Any, int]:
+    def _stream(self, s: TrainerSettings) -> tuple[Iterator[dict[str, Any]], int]:
         """The endless training batches from the current place on, and the number of records."""
         world = self.accelerator.num_processes
         records = self.task.records("train")
@@ -317,6 +320,14 @@ class _Training:
         )
         pinned = self.accelerator.device.type == "cuda"
         return train_batches(records, self.task.collate, sampler, workers=s.workers, pin_memory=pinned), len(records)
+
+    def _measured(self, batches: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The batches of a stage; speed and time left are taken from the first on, as what prepares it comes once."""
+        first = next(batches)
+        self.journal.meter.pause()
+        self.journal.display.measure(self.place.step)
+        yield first
+        yield from batches
 
     def _restore(self, optimizer: Optimizer) -> None:
         """Put back what the checkpoint has beyond the weights; else give each process random numbers of its own."""

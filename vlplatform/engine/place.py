@@ -21,11 +21,11 @@ class Place:
         position: Samples taken of the current pass.
         samples: Samples seen in all.
         best: Best score so far, the higher the better; None before the first.
-        best_step: After which update it was reached.
+        best_step: After which update it was reached last.
         best_sha256: SHA-256 of the weights in ``best/`` then.
         scores: The scores then: ``values``, ``per_class`` and ``notes``.
         late: Whether some of these came after the model was exported, whose card lacks them therefore.
-        waits: Evaluations since then, in this stage.
+        waits: Evaluations since the last that was better than all before it, in this stage.
     """
 
     step: int = 0
@@ -55,12 +55,16 @@ class Place:
         self.stage_step = self.position = self.waits = 0
 
     def scored(self, value: float) -> bool:
-        """Note a score (the higher the better; NaN is never good); whether it is the best so far."""
-        better = not math.isnan(value) and (self.best is None or value > self.best)
-        self.waits = 0 if better else self.waits + 1
-        if better:
+        """Note a score (the higher the better; NaN is never good); whether none before it was better.
+
+        Of equal scores the last counts, as its model has learnt for longer; but it is no progress: ``waits`` goes on.
+        """
+        progress = not math.isnan(value) and (self.best is None or value > self.best)
+        self.waits = 0 if progress else self.waits + 1
+        best = progress or value == self.best
+        if best:
             self.best, self.best_step, self.late = value, self.step, False
-        return better
+        return best
 
     def forget_best(self) -> None:
         """Begin the search for the best anew, as its model is lost."""

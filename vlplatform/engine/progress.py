@@ -35,31 +35,35 @@ class Display:
         self._bar: Progress | None = None
         self._total = 1
         self._marks: deque[tuple[int, float]] = deque(maxlen=RECENT)
-        self._silent = False
+        self._silent_since: float | None = None
 
     def start(self, total: int, done: int) -> None:
         """Begin the bar."""
         self._total = total
-        self._marks.clear()
-        self._marks.append((done, time.monotonic()))
-        self._silent = True
+        self._silent_since = time.monotonic()
+        self.measure(done)
         if self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=self.console, transient=True)
             self._task = self._bar.add_task("", total=total, completed=done)
             self._bar.start()
 
+    def measure(self, done: int) -> None:
+        """Take the rate that tells the time left from now on, when ``done`` updates lie behind."""
+        self._marks.clear()
+        self._marks.append((done, time.monotonic()))
+
     def update(self, step: int, text: str) -> None:
         """Show that ``step`` updates are done; ``text`` has the loss and the like."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step, description=text)
-        elif step % max(1, self._total // LINES) == 0 or (self._silent and self._waited()):
-            self._silent, now = False, time.monotonic()
+        elif step % max(1, self._total // LINES) == 0 or self._waited():
+            self._silent_since, now = None, time.monotonic()
             self.say(f"{step}/{self._total} · {text} · {self._left(step, now)} left")
             self._marks.append((step, now))
 
     def _waited(self) -> bool:
-        return time.monotonic() - self._marks[0][1] >= FIRST_SECONDS
+        return self._silent_since is not None and time.monotonic() - self._silent_since >= FIRST_SECONDS
 
     def _left(self, step: int, now: float) -> str:
         """The time left as h:mm:ss, evaluations and saves included, if all goes on as it went over the last lines."""

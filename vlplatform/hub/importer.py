@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,10 @@ class Checkpoint:
     args: Mapping[str, Any] = field(default_factory=dict)
 
 
+def _nothing(_: nn.Module) -> Sequence[str]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Importer:
     """How one code base's checkpoints become a model of ours.
@@ -70,12 +75,14 @@ class Importer:
         summary: One line: model, repository, commit.
         Settings: Dataclass of what the weights cannot tell, given as ``key=value``.
         convert: The checkpoint and those settings → the model, with the weights in it.
+        notes: The converted model → what its user must know.
     """
 
     name: str
     summary: str
     Settings: type[Any]
     convert: Callable[[Checkpoint, Any], nn.Module]
+    notes: Callable[[nn.Module], Sequence[str]] = _nothing
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -92,7 +99,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     older trainers are passed over.
 
     Raises:
-        UserError: No such file, not a whole checkpoint, objects other than tensors and plain values, or no tensors.
+        UserError: No such file, none of torch.save or not a whole one, objects other than tensors and plain values, or
+            no tensors.
     """
     if not path.is_file():
         raise UserError(f"the checkpoint {path} is not a file: give an existing one.")
@@ -106,6 +114,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
             with torch.serialization.safe_globals(_harmless()):
                 found = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds, all of which mean that the file cannot be read safely
+            if not isinstance(error, OSError) and not _of_torch(path):
+                raise UserError(
+                    f"{path} is no file of torch.save: give a checkpoint that it wrote, or weights as .safetensors."
+                ) from error
             blocked = re.search(r"GLOBAL (\S+)", str(error))
             first = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]  # then advice
             first = f"it names {blocked[1]}" if blocked else first
@@ -127,8 +139,21 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(weights, args)
 
 
-def fill(model: nn.Module, weights: Weights, source: str) -> nn.Module:
+def _of_torch(path: Path) -> bool:
+    """Whether a file begins as all of torch.save do, damaged or not: a zip archive, a pickle, or a tar archive."""
+    with path.open("rb") as file:
+        begins = file.read(2)
+    return begins == b"PK" or begins[:1] == b"\x80" or tarfile.is_tarfile(path)
+
+
+def fill(model: nn.Module, weights: Weights, source: str, called: Callable[[str], str] = str) -> nn.Module:
     """Load weights under our names strictly, in their own precision, and return the model in evaluation mode.
+
+    Args:
+        model: To be filled.
+        weights: Under our names.
+        source: Whose checkpoint it is, for messages.
+        called: Our name → the authors', for messages.
 
     Raises:
         UserError: A weight is missing, left over, or of another shape.
@@ -137,11 +162,12 @@ def fill(model: nn.Module, weights: Weights, source: str) -> nn.Module:
     absent = sorted(set(state) - set(weights))
     surplus = sorted(set(weights) - set(state))
     shapes = [
-        f"{name} {tuple(weights[name].shape)}, expected {tuple(state[name].shape)}"
+        f"{called(name)} {tuple(weights[name].shape)}, expected {tuple(state[name].shape)}"
         for name in state
         if name in weights and weights[name].shape != state[name].shape
     ]
-    for what, names in (("lacks", absent), ("has beyond the model", surplus), ("has other shapes:", shapes)):
+    lacking, beyond = [called(name) for name in absent], [called(name) for name in surplus]
+    for what, names in (("lacks", lacking), ("has beyond the model", beyond), ("has other shapes:", shapes)):
         if names:
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             raise UserError(f"the {source} checkpoint {what} {shown}: give the weights of a whole model of that kind.")

@@ -124,7 +124,8 @@ class _Talks:
             np.save(folder / "kept.npy", [clean(a, b) for a, b, _ in lines_of(self.training, _sentences)])
 
         name = f"iwslt14-{digest_of(fingerprint_of(self.training), self.languages, _VERSION)}"
-        folder = built_once(cache_folder() / "translation" / name, build)
+        what = "preparing data=iwslt14: training pairs are looked through for clean ones, once"
+        folder = built_once(cache_folder() / "translation" / name, build, what)
         return np.load(folder / "kept.npy", allow_pickle=False).tolist()
 
 

@@ -65,6 +65,7 @@ def open_data(settings: Settings) -> ParallelData:
         splits=tuple(files),
         licence=settings.licence,
         citation=settings.citation,
+        passed_over=rows.passed_over,
     )
 
 
@@ -75,6 +76,12 @@ class _Rows:
     def fingerprint(self, split: str) -> str:
         """A hash of the file."""
         return digest_of(measure(self.files[split])[0])
+
+    def passed_over(self, split: str) -> list[str]:
+        """How many lines are blank, if any is."""
+        path = self.files[split]
+        blank = [number for number, line in read_lines(path) if not line.strip()]
+        return [f"blank lines left out: {len(blank)} (the first: {path}, line {blank[0]})"] if blank else []
 
     def read(self, split: str) -> Iterator[Pair]:
         """The pairs of a file; blank lines are left out."""

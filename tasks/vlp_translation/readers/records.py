@@ -27,6 +27,10 @@ class Pair:
     where: str
 
 
+def _nothing(_: str) -> Sequence[str]:
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParallelData:
     """An opened data set.
@@ -41,6 +45,7 @@ class ParallelData:
         licence: In a few words.
         citation: In a few words.
         notes: Choices made on the user's behalf, to be shown.
+        passed_over: Split → notes on lines that ``read`` passes over.
     """
 
     name: str
@@ -51,6 +56,7 @@ class ParallelData:
     licence: str = ""
     citation: str = ""
     notes: tuple[str, ...] = ()
+    passed_over: Callable[[str], Sequence[str]] = _nothing
 
     def pairs(self, split: str) -> Iterator[Pair]:
         """The pairs of a split, one by one.

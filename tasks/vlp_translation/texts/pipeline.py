@@ -95,7 +95,8 @@ class Texts:
             values = cls(*Lesson(data, settings).sides()).as_dict()
             (folder / _FILE).write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
 
-        folder = built_once(cache / f"texts-{digest_of(*parts)}", build)
+        what = f"preparing data={data.name}: the words and pieces of the training text are learnt, once"
+        folder = built_once(cache / f"texts-{digest_of(*parts)}", build, what)
         try:
             return cls.from_dict(json.loads((folder / _FILE).read_text(encoding="utf-8")))
         except (OSError, ValueError, UserError) as error:
