@@ -35,8 +35,8 @@ def run(mechanism: str, seed: int, args: argparse.Namespace) -> None:
     words += [f"seed={seed}", f"name={name}", f"out={args.out}", "resume=auto", *args.settings]
     words += [f"trainer.steps={args.steps}"] if args.steps else []
     _vlp(name, args.threads, ["train", *words])  # of a finished run it but compares the settings
-    if _scores(folder).is_file():
-        return
+    if _scores(folder).is_file() and _scores(folder).stat().st_mtime > (folder / "metrics.json").stat().st_mtime:
+        return  # else the run has grown longer since
     _vlp(
         name, args.threads, ["eval", str(folder), "--split", SPLIT, "--batch-size", "64", "--out", str(_scores(folder))]
     )

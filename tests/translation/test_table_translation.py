@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,18 @@ def test_what_is_finished_is_compared_and_not_run_again(
     folder = tmp_path / "sa-0"
     folder.mkdir()
     (folder / "settings.json").write_text(json.dumps({"data": {"root": str(tmp_path / "data")}}))
-    (folder / "test_2016_flickr.json").write_text("{}")
+    for name, time in (("metrics.json", 100), ("test_2016_flickr.json", 101)):
+        (folder / name).write_text("{}")
+        os.utime(folder / name, (time, time))
     called.clear()
     script.run("sa", 0, args)
     ((command, *words),) = called
     assert command == "train"  # which refuses other settings of a run that is finished
     assert {"resume=auto", "trainer.steps=5", "model.dim=8"} <= set(words)
+    os.utime(folder / "metrics.json", (102, 102))  # it has grown longer
+    script.run("sa", 0, args)
+    assert [words[0] for words in called[1:]] == ["train", "eval"]
     args.root = tmp_path / "other"
     with pytest.raises(SystemExit, match=r"settings.json has data.root=.*data, not .*other: give that as --root"):
         script.run("sa", 0, args)
-    assert len(called) == 1
+    assert len(called) == 3
