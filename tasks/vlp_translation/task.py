@@ -361,8 +361,8 @@ class TranslationTask:
             written = sum(len(h.words) for h in hypotheses)
             values["length_ratio"] = written / max(1, sum(len(r[0].words) for r in references))
             decode = self.settings.decode
-            how = f"the likeliest of {decode.samples} drawn" if decode.samples else f"beam={decode.beam}"
-            notes = [f"decoded with {how}, length_penalty={decode.length_penalty:g}"]
+            searched = f"decoded with beam={decode.beam}, length_penalty={decode.length_penalty:g}"
+            notes = [f"the likeliest of {decode.samples} drawn translations" if decode.samples else searched]
             of_script = [name for name in found.values if name.startswith("bleu")]  # the others' lines say no more
             notes += [f"{name}, as multi-bleu.perl: {found.lines[name]}" for name in of_script]
             notes += [f"{name}: {found.signatures[name]}" for name in found.values]

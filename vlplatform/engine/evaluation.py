@@ -41,8 +41,8 @@ def evaluate(
         batch_size: Records per batch of one process.
         workers: Loader processes per process.
         precision: Arithmetic of the forward pass.
-        display: Shows how many of this process's records are done.
         beside: Where to keep scores that take long, with kind and update of this evaluation; None: they are waited for.
+        display: Shows how many of this process's records are done.
 
     Raises:
         UserError: The split is empty or has a bad record.

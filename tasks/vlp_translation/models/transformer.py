@@ -159,76 +159,35 @@ class Translator(SaveMixin, nn.Module):
         hidden = self.decode(self.encode(given.numbers).lean(), tokens, mask)
         return self._log_softmax(self.vocabulary_logits(hidden))
 
-    def generate(
-        self,
-        source: Given,
-        beam: int = 5,
-        *,
-        length_penalty: float = 1.0,
-        max_length_a: float = 0.0,
-        max_length_b: int = 200,
-        min_length: int = 1,
-        unk_penalty: float = 0.0,
-        returned: int = 1,
-        no_repeat: int = 0,
-        groups: int = 1,
-        replace_unknown: bool = False,
-        dictionary: Mapping[str, str] | None = None,
-        **settings: Any,
-    ) -> list[list[Translation]]:
-        """Translations by beam search, per sentence the ``returned`` best, the best first.
+    def generate(self, source: Given, beam: int = 5, **settings: Any) -> list[list[Translation]]:
+        """Translations by beam search, per sentence the ``returned`` best, the best first; fairseq's search.
 
-        The search is fairseq's: see :func:`vlp_translation.models.translate.translate`, which this calls with the one
-        model.
+        Args:
+            source: As in :meth:`log_probs`.
+            beam: Hypotheses kept; 1 is greedy search.
+            settings: ``length_penalty``, ``max_length_a``, ``max_length_b``, ``min_length``, ``unk_penalty``,
+                ``returned``, ``no_repeat``, ``groups``, ``replace_unknown``, ``dictionary`` and others of
+                :func:`vlp_translation.models.translate.translate`, which this calls with the one model.
+
+        Raises:
+            UserError: Sentences or settings that do not fit.
         """
-        return translate(
-            [self],
-            source,
-            beam,
-            length_penalty=length_penalty,
-            max_length_a=max_length_a,
-            max_length_b=max_length_b,
-            min_length=min_length,
-            unk_penalty=unk_penalty,
-            returned=returned,
-            no_repeat=no_repeat,
-            groups=groups,
-            replace_unknown=replace_unknown,
-            dictionary=dictionary,
-            **settings,
-        )
+        return translate([self], source, beam, **settings)
 
-    def sample(
-        self,
-        source: Given,
-        count: int = 1,
-        *,
-        max_length_a: float = 0.0,
-        max_length_b: int = 200,
-        min_length: int = 1,
-        no_repeat: int = 0,
-        replace_unknown: bool = False,
-        dictionary: Mapping[str, str] | None = None,
-        seed: int | None = None,
-        **settings: Any,
-    ) -> list[list[Translation]]:
+    def sample(self, source: Given, count: int = 1, **settings: Any) -> list[list[Translation]]:
         """``count`` translations per sentence, drawn word by word, the likeliest first.
 
-        See :func:`vlp_translation.models.translate.drawn`, which this calls with the one model.
+        Args:
+            source: As in :meth:`log_probs`.
+            count: Per sentence.
+            settings: ``temperature``, ``top_k``, ``top_p``, ``seed``, ``max_length_a``, ``max_length_b``,
+                ``min_length`` and others of :func:`vlp_translation.models.translate.drawn`, which this calls with the
+                one model.
+
+        Raises:
+            UserError: Sentences or settings that do not fit.
         """
-        return drawn(
-            [self],
-            source,
-            count,
-            max_length_a=max_length_a,
-            max_length_b=max_length_b,
-            min_length=min_length,
-            no_repeat=no_repeat,
-            replace_unknown=replace_unknown,
-            dictionary=dictionary,
-            seed=seed,
-            **settings,
-        )
+        return drawn([self], source, count, **settings)
 
     @property
     def symbols(self) -> Symbols:
