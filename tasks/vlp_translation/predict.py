@@ -103,7 +103,7 @@ def translated(
     models: Sequence[Translator],
     lines: Iterable[Line],
     decode: DecodeSettings,
-    told: Callable[[], None] = lambda: None,
+    watch: Callable[[], None] = lambda: None,
 ) -> Iterator[list[Translation]]:
     """The best translations of each line, in the order of the lines, some batches at a time.
 
@@ -111,7 +111,7 @@ def translated(
         models: The translator, or the members of an ensemble.
         lines: As many as there are; they are not held. Lines of like lengths share a batch.
         decode: How.
-        told: Called whenever one more line has been translated, in whatever order.
+        watch: Called whenever one more line has been translated, in whatever order.
 
     Raises:
         UserError: A line that is too long; those before it are translated first.
@@ -132,7 +132,7 @@ def translated(
             places = order[start : start + BATCH]
             for place, best in zip(places, n_best(models, [chunk[i][1] for i in places], decode)):
                 found[place] = best
-                told()
+                watch()
         for (where, _), best in zip(chunk, found):
             if best[0].score == -math.inf:
                 reason = "has no translation that ends within the lengths and rules of task.decode"

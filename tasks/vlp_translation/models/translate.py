@@ -117,7 +117,7 @@ def translate(
         returned=returned,
         **settings,
     )
-    return _told(models, given, search, chosen, _rules(no_repeat), (dictionary or {}) if replace_unknown else None)
+    return _in_words(models, given, search, chosen, _rules(no_repeat), (dictionary or {}) if replace_unknown else None)
 
 
 @torch.inference_mode()
@@ -167,7 +167,7 @@ def drawn(
     search: Callable[..., Sequences] = sample
     if seed is not None:
         search = functools.partial(sample, draws=_draws(seed, given[0], chosen).to(models[0].device))
-    found = _told(models, given, search, chosen, _rules(no_repeat), (dictionary or {}) if replace_unknown else None)
+    found = _in_words(models, given, search, chosen, _rules(no_repeat), (dictionary or {}) if replace_unknown else None)
     return [sorted(each, key=lambda translation: -translation.score) for each in found]
 
 
@@ -216,7 +216,7 @@ def _draws(seed: int, source: Source, chosen: SamplingSettings) -> Tensor:
     return torch.stack(drawn)
 
 
-def _told(
+def _in_words(
     models: Sequence[Translator],
     given: Sequence[Source],
     search: Callable[..., Sequences],
