@@ -272,6 +272,28 @@ def test_help_is_plain_text(command):
     assert plain_help(parser_of(command).format_help())
 
 
+def test_help_teaches_the_settings_of_what_is_chosen_beside_it(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "task=translation", "data=multi30k", "attn=nsa+gsa", "trainer.warmup=17", "--help"])
+    shown = capsys.readouterr().out
+    assert plain_help(shown)
+    for line in (
+        "task.decode.beam=5  (whole number)",
+        "task.text.size=10000  (whole number)",  # of the data set's recipe, in place of the class's own
+        "trainer.warmup=17  (whole number)",
+        "data.test=test_2016_flickr  (text)",
+        "of attn=nsa (socket token;",
+        "of attn=gsa (socket token;",
+    ):
+        assert line in shown
+    assert "of model=" not in shown
+    with pytest.raises(SystemExit):
+        main(["train", "model=xlan", "--help"])
+    assert "of model=xlan: nothing that task=segmentation tells" in capsys.readouterr().out
+    assert main(["train", "task=transaltion", "--help"]) == 2
+    assert "did you mean 'translation'" in capsys.readouterr().err
+
+
 def test_help_names_where_other_defaults_and_other_files_come_from():
     shown = parser_of("train").format_help()
     assert "configs/base/TASK.yaml" in shown

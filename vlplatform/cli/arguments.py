@@ -14,9 +14,12 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         any_setting: Whether the command takes every setting as KEY=VALUE, so that one typed as an option is recognised.
+        teaches: Makes the end of the help of the settings KEY=VALUE that stand beside ``--help``; none: it is fixed.
     """
 
     any_setting = False
+    teaches: Callable[[Sequence[str]], str] | None = None
+    _given: Sequence[str] = ()
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The parsed arguments; options may stand between positional ones.
@@ -24,6 +27,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: An unknown option (the nearest is named), or whatever else argparse refuses.
         """
+        self._given = [word for word in arguments if "=" in word and not word.startswith("-")]
         parsed, unknown = self.parse_known_intermixed_args(arguments)
         if not unknown:
             return parsed
@@ -36,6 +40,12 @@ class Parser(argparse.ArgumentParser):
         if self.any_setting and (meant := self._setting(unknown[0], list(arguments))):
             raise UserError(f"{name} is not an option of {self.prog}: settings are written without dashes, {meant}.")
         raise UserError(f"{name} is not an option of {self.prog}: {nearest(name, known)}{written}.")
+
+    def format_help(self) -> str:
+        """The help, its end made by :attr:`teaches` where there is one."""
+        if self.teaches is not None:
+            self.epilog = self.teaches(self._given).replace("%", "%%")
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise :class:`UserError` with argparse's own words."""

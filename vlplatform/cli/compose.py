@@ -165,19 +165,31 @@ def places(key: str, resolved: Mapping[str, Any] | None = None) -> list[str]:
         return [key]
     resolved = compose([]) if resolved is None else resolved
     found = _within("trainer", TrainerSettings, key)
-    plugin = registry.task(resolved["task"]["name"])
-    chosen = resolved["attn"]["name"]
-    for name in getattr(plugin, "auto_attns", ()) if chosen == "auto" else (chosen,):
-        mechanism = attention.catalogue().get(name)
-        for each in [mechanism] if mechanism else _family(name):
-            found += _within("attn", each.settings_class(), key)
-    find: Callable[[str, str], type[Any] | None] = getattr(plugin, "settings_class", lambda *_: None)
-    for group in ("task", "model", "data"):
-        name = resolved[group].get("name", "auto")
-        for each in [name] if name != "auto" else plugin.models():
-            if described := find(group, each):
-                found += _within(group, described, key)
+    for group in ("attn", "task", "model", "data"):
+        for cls in settings_of(group, resolved).values():
+            found += _within(group, cls, key)
     return list(dict.fromkeys(found))
+
+
+def settings_of(group: str, resolved: Mapping[str, Any]) -> dict[str, type[Any]]:
+    """Name → settings class of what is chosen in ``task``, ``attn``, ``model`` or ``data``.
+
+    There are several where the choice is left open (``auto``), is a family, or a sum of terms, and none where the
+    task's plugin describes none.
+
+    Args:
+        group: One of these four.
+        resolved: The composed settings.
+    """
+    plugin, name = registry.task(resolved["task"]["name"]), resolved[group].get("name", "auto")
+    if group == "attn":
+        names = getattr(plugin, "auto_attns", ()) if name == "auto" else name.split("+")
+        catalogue = attention.catalogue()
+        met = [each for name in names for each in ([catalogue[name]] if name in catalogue else _family(name))]
+        return {each.name: each.settings_class() for each in met}
+    find: Callable[[str, str], type[Any] | None] = getattr(plugin, "settings_class", lambda *_: None)
+    found = {each: find(group, each) for each in ([name] if name != "auto" else plugin.models())}
+    return {each: cls for each, cls in found.items() if cls is not None}
 
 
 def shown_as(names: Sequence[str], value: Any) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import re
+import shlex
 import textwrap
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vlplatform import registry, settings
+from vlplatform import attention, registry, settings
 from vlplatform.cli import compose, table
 from vlplatform.cli.arguments import Parser
 from vlplatform.errors import UserError
@@ -23,12 +26,12 @@ _DEFAULTS = (
 
 
 def add_arguments(parser: Parser) -> None:
-    """The overrides; the epilogue teaches what can be overridden."""
+    """The overrides; the end of the help teaches what can be overridden."""
     parser.any_setting = True
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="group choices and settings, see below"
     )
-    parser.epilog = _epilog()
+    parser.teaches = _taught
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,25 +103,35 @@ def _typed(default: Any) -> str:
     return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def _epilog() -> str:
+def _taught(overrides: Sequence[str]) -> str:
+    """The groups and settings, with the values that these overrides give them; of groups chosen here theirs, too."""
+    from vlplatform.engine.settings import TrainerSettings
+
     lines = ["groups (choose one of each):"]
     for group in (*compose.GROUPS, "recipe"):
         key = "+recipe=" if group == "recipe" else f"{group}="
         listed = ", ".join(compose.options(group))
         lines += textwrap.wrap(listed, 106, initial_indent=f"  {key:<9}", subsequent_indent=" " * 11)
-    lines += ["", "of the run:"]
-    from vlplatform.engine.settings import TrainerSettings
-
-    for prefix, cls in (("", compose.RunSettings), ("trainer.", TrainerSettings)):
-        if prefix:
-            lines += ["", "of the trainer:", *_DEFAULTS]
-        for name, entry in settings.describe(cls).items():
-            lines.append(f"  {prefix}{name}={_typed(entry.get('default'))}  ({entry['type']})")
-            lines += textwrap.wrap(entry.get("help", ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    resolved = compose.compose(overrides) if overrides else {}
+    lines += ["", "of the run:", *_explained("", compose.RunSettings, resolved)]
+    lines += ["", "of the trainer:", *(() if overrides else _DEFAULTS)]
+    lines += _explained("trainer.", TrainerSettings, resolved.get("trainer", {}))
+    chosen = {word.partition("=")[0].lstrip("+") for word in overrides}
+    for group in [each for each in ("task", "model", "data", "attn") if each in chosen]:
+        found = compose.settings_of(group, resolved)
+        if not found:
+            lines += ["", f"of {group}={resolved[group]['name']}: nothing that task={resolved['task']['name']} tells"]
+        for name, cls in found.items():
+            mechanism = attention.catalogue().get(name) if group == "attn" else None
+            note = f" (socket {', '.join(mechanism.sockets)}; a model's own defaults win over these)" if mechanism else ""
+            lines += ["", f"of {group}={name}{note}:", *_explained(f"{group}.", cls, resolved[group])]
+    if overrides:
+        lines += ["", f"The values are those of: vlp train {shlex.join(overrides)}"]
     lines += [
         "",
-        "Settings of a mechanism (attn.…), data set (data.…), model (model.…) or task (task.…):",
-        "  vlp list attn --json, vlp list data --json, vlp list models --json, vlp list tasks --json",
+        "Settings of a task, model, data set or mechanism: choose it beside --help, as in",
+        "  vlp train task=translation data=multi30k attn=bilateral --help",
+        "or vlp list tasks --json, and likewise models, data, attn.",
         "",
         "examples:",
         "  vlp train task=segmentation attn=bilateral",
@@ -126,4 +139,19 @@ def _epilog() -> str:
         "  vlp train data=folder data.root=mine trainer=smoke     (is all in order? a few updates of a small model)",
         "  accelerate launch --num_processes 4 run.py attn=bilateral resume=auto",
     ]
-    return "\n".join(lines).replace("%", "%%")
+    return "\n".join(lines)
+
+
+def _explained(prefix: str, cls: type[Any], given: Mapping[str, Any]) -> list[str]:
+    """Per setting its name with the value ``given`` or its default, its type, and its help; groups' settings, too."""
+    lines: list[str] = []
+    for name, entry in settings.describe(cls).items():
+        value = given.get(name, entry.get("default"))
+        help_lines = textwrap.wrap(entry.get("help", ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        if dataclasses.is_dataclass(hint := typing.get_type_hints(cls)[name]) and isinstance(hint, type):
+            inner = value if isinstance(value, Mapping) else vars(value) if value is not None else {}
+            lines += [f"  {prefix}{name}.…", *help_lines, *_explained(f"{prefix}{name}.", hint, inner)]
+        else:
+            shown = f"={_typed(value)}" if name in given or "default" in entry else "=…, needed"
+            lines += [f"  {prefix}{name}{shown}  ({entry['type']})", *help_lines]
+    return lines
