@@ -25,6 +25,7 @@ from vlp_translation.texts.whole import WholeWords
 from vlp_translation.texts.wording import Wording
 from vlplatform.errors import UserError
 from vlplatform.hub.importer import Checkpoint, Importer, fill
+from vlplatform.layers.feed_forward import Activation
 from vlplatform.text import Vocabulary
 from vlplatform.text.subwords import Pieces
 
@@ -32,6 +33,14 @@ T = TypeVar("T")
 
 _NO_WEIGHTS = re.compile(r"(^|\.)(version|_float_tensor|embed_positions\.weights)$")
 """What fairseq keeps in state dicts beside weights: versions, empty tensors, tables of sines."""
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+}
+"""What fairseq's activation functions are called here; ``gelu_fast`` is its old name for ``gelu_accurate``."""
 
 _OLD_NORMS = {
     ("encoder", "self_attn"): ("self_attn_layer_norm", "final_layer_norm"),
@@ -129,7 +138,7 @@ class FairseqSettings:
     unk: int = 3
     renorm: bool = False
     positions: Literal["none"] | None = None
-    activation: Literal["relu", "gelu"] | None = None
+    activation: Activation | None = None
     scale_embeddings: bool | None = None
     dropout: float | None = None
 
@@ -408,13 +417,12 @@ def _positions(
     return "learned", learnt[0], None if learnt[0] == learnt[1] else learnt[1]
 
 
-def _activation(chosen: FairseqSettings, args: _Arguments) -> Literal["relu", "gelu"]:
-    told = chosen.activation or args.get("activation_fn", str, "relu")
-    if told == "relu":
-        return "relu"
-    if told == "gelu":
-        return "gelu"
-    raise UserError(f"this fairseq model has activation_fn={told}, which is not read here: only relu and gelu are.")
+def _activation(chosen: FairseqSettings, args: _Arguments) -> Activation:
+    told = args.get("activation_fn", str, "relu")
+    if chosen.activation is None and told not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise UserError(f"this fairseq model has activation_fn={told}, which is not read here: only {known} are.")
+    return chosen.activation or _ACTIVATIONS[told]
 
 
 def _first(value: T | None, default: T) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 import types
@@ -25,6 +26,7 @@ from vlp_translation.models import Translator
 from vlplatform.cli.main import main
 from vlplatform.errors import UserError
 from vlplatform.hub.importer import Checkpoint, read_checkpoint
+from vlplatform.layers import FeedForward
 from vlplatform.losses import smoothed_cross_entropy
 
 PAD, EOS = 1, 2
@@ -272,6 +274,18 @@ def test_arguments_beside_the_weights(nested: bool, tmp_path: Path) -> None:
     assert (settings.heads, settings.decoder_heads, settings.dropout) == (3, 2, 0.25)
     assert (settings.hidden_dropout, settings.attention_dropout) == (0.05, 0.15)
     assert (settings.activation, settings.scale_embeddings) == ("gelu", False)
+
+
+@pytest.mark.parametrize("name", ["gelu_accurate", "gelu_fast"])
+def test_the_gelu_by_a_hyperbolic_tangent(name: str) -> None:
+    checkpoint = Checkpoint(official(SIZES[0]), {"activation_fn": name})
+    model = fairseq(checkpoint, FairseqSettings(encoder_heads=3, decoder_heads=2))
+    assert isinstance(model, Translator)
+    layer = next(part for part in model.modules() if isinstance(part, FeedForward)).eval()
+    x = torch.randn(3, 5, layer.first.in_features, dtype=layer.first.weight.dtype)
+    hidden = layer.first(x)
+    gelu = 0.5 * hidden * (1 + torch.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+    torch.testing.assert_close(layer(x), layer.second(gelu))
 
 
 def test_languages_that_only_the_task_of_a_checkpoint_names(tmp_path: Path) -> None:

@@ -224,6 +224,18 @@ def test_multi30k(tmp_path: Path) -> None:
             open_data("multi30k", {"root": str(tmp_path), **values})
 
 
+def test_multi30k_trains_without_its_test_set(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        for language in ("en", "de"):
+            write(tmp_path / f"{name}.{language}", f"{name} in {language}")
+    assert open_data("multi30k", {"root": str(tmp_path)}).splits == ("train", "val")
+    with refused("lacks test_2018_flickr.en"):
+        open_data("multi30k", {"root": str(tmp_path), "test": "test_2018_flickr"})
+    write(tmp_path / "test_2016_flickr.en", "no German")
+    with refused("lacks test_2016_flickr.de"):
+        open_data("multi30k", {"root": str(tmp_path)})
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize("target", ["de", "fr"])
 def test_multi30k_as_published(shared: Path, target: str) -> None:

@@ -240,6 +240,17 @@ def test_layers_may_differ_and_come_back_from_their_settings() -> None:
         ("dsa", {}, r"layer 0 of the encoder cannot stand there \(.*geometry.*set attn to one of acf1d, bilateral_sa"),
         ("swin_window", {}, "of the encoder cannot stand there"),
         (
+            "nsa+conv",
+            {},
+            r"encoder cannot stand there \(attn=conv fits the local socket, not .*; set attn to one of acf1d,",
+        ),
+        (
+            "sa",
+            {"decoder_attn": ["sa", "eta"]},
+            r"layer 1 of the decoder cannot stand there \(attn=eta fits the fusion",
+        ),
+        ("sa", {"cross_attn": "conv"}, r"the source, cannot stand there \(attn=conv fits the local socket"),
+        (
             "sa",
             {"cross_attn": "dynamic_conv"},
             r"for the source, cannot stand there \(.*set model.cross_attn to one of",

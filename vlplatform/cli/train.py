@@ -123,7 +123,9 @@ def _taught(overrides: Sequence[str]) -> str:
             lines += ["", f"of {group}={resolved[group]['name']}: nothing that task={resolved['task']['name']} tells"]
         for name, cls in found.items():
             mechanism = attention.catalogue().get(name) if group == "attn" else None
-            note = f" (socket {', '.join(mechanism.sockets)}; a model's own defaults win over these)" if mechanism else ""
+            note = (
+                f" (socket {', '.join(mechanism.sockets)}; a model's own defaults win over these)" if mechanism else ""
+            )
             lines += ["", f"of {group}={name}{note}:", *_explained(f"{group}.", cls, resolved[group])]
     if overrides:
         lines += ["", f"The values are those of: vlp train {shlex.join(overrides)}"]

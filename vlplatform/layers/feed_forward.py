@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Activation = Literal["relu", "gelu"]
+Activation = Literal["relu", "gelu", "gelu_tanh"]
 
 
 class FeedForward(nn.Module):
@@ -17,7 +17,8 @@ class FeedForward(nn.Module):
         dim: Channels D.
         hidden: Width between the two maps.
         dropout: Rate at which the hidden units are dropped.
-        activation: ``relu`` or ``gelu``.
+        activation: ``relu``, ``gelu``, or ``gelu_tanh``, its approximation by a hyperbolic tangent (Hendrycks & Gimpel
+            2016, §2).
 
     Raises:
         ValueError: Unknown activation.
@@ -33,5 +34,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) → (…, D)."""
         hidden = self.first(x)
-        hidden = F.relu(hidden) if self.activation == "relu" else F.gelu(hidden)
+        if self.activation == "relu":
+            hidden = F.relu(hidden)
+        else:
+            hidden = F.gelu(hidden, approximate="none" if self.activation == "gelu" else "tanh")
         return self.second(F.dropout(hidden, self.dropout, self.training))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vlp_translation.models.fitting import check
+from vlp_translation.models.fitting import check, check_sockets
 from vlp_translation.models.settings import Attn, Spec, TransformerSettings
 from vlplatform.errors import UserError
 from vlplatform.layers import Decoder, Encoder
@@ -71,6 +71,8 @@ def stacks(of_encoder: Layers, of_decoder: Layers, model: TransformerSettings) -
         UserError: An attention that does not fit its place, or sizes that do not go together.
     """
     sizes = model.sizes
+    cross = _completed(model.cross_attn, sizes.decoder_layers, WINDOWS[1], "model.cross_attn")
+    check_sockets(*([layer["name"] for layer in layers] for layers in (of_encoder, of_decoder, cross)))
     common: dict[str, Any] = {
         "dropout": sizes.dropout,
         "attention_dropout": model.attention_dropout,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,31 @@ from vlplatform.attention import Cache, build, catalogue
 from vlplatform.errors import UserError
 from vlplatform.interpret.capture import evaluating
 from vlplatform.layers import Decoder, DecoderLayer, Encoder, EncoderLayer
+
+
+def check_sockets(encoder: Sequence[str], decoder: Sequence[str], cross: Sequence[str]) -> None:
+    """Refuse mechanisms that do not work on tokens, before they are built.
+
+    Args:
+        encoder: The names of its layers, each a mechanism or a sum of them; unknown ones are passed over.
+        decoder: Likewise.
+        cross: Likewise.
+
+    Raises:
+        UserError: One has another socket; what would fit in its place is told.
+    """
+    places: tuple[tuple[str, Sequence[str], str, Callable[[nn.Module, torch.Tensor], Any]], ...] = (
+        ("layer {} of the encoder", encoder, "attn", _whole),
+        ("layer {} of the decoder", decoder, "model.decoder_attn", _stepwise),
+        ("layer {} of the decoder, for the source,", cross, "model.cross_attn", _looking),
+    )
+    for where, names, key, call in places:
+        for i, name in enumerate(names):
+            for part in name.split("+"):
+                mechanism = catalogue().get(part.strip())
+                if mechanism is not None and "token" not in mechanism.sockets:
+                    reason = f"attn={mechanism.name} fits the {' and '.join(mechanism.sockets)} socket, not tokens"
+                    raise UserError(_sentence(where.format(i), reason, key, call))
 
 
 def check(encoder: Encoder, decoder: Decoder, dim: int) -> None:
@@ -24,8 +49,8 @@ def check(encoder: Encoder, decoder: Decoder, dim: int) -> None:
     x = torch.zeros(1, 2, dim, dtype=like.dtype, device=like.device)
     for i, layer in enumerate(encoder.layers):
         assert isinstance(layer, EncoderLayer)
-        if reason := _refused(layer.attention, lambda own: own(x)):
-            raise UserError(_sentence(f"layer {i} of the encoder", reason, "attn", lambda own, y: own(y)))
+        if reason := _refused(layer.attention, lambda own: _whole(own, x)):
+            raise UserError(_sentence(f"layer {i} of the encoder", reason, "attn", _whole))
     for i, layer in enumerate(decoder.layers):
         assert isinstance(layer, DecoderLayer)
         if reason := _refused(layer.attention, lambda own: _stepwise(own, x)):
@@ -33,6 +58,10 @@ def check(encoder: Encoder, decoder: Decoder, dim: int) -> None:
         if reason := _refused(layer, lambda own: own(x, x, cache=Cache())):
             looks = _sentence(f"layer {i} of the decoder, for the source,", reason, "model.cross_attn", _looking)
             raise UserError(looks)
+
+
+def _whole(attention: nn.Module, x: torch.Tensor) -> None:
+    attention(x)
 
 
 def _stepwise(attention: nn.Module, x: torch.Tensor) -> None:

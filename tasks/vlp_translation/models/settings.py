@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vlp_translation.models.presets import PRESETS, Sizes
+from vlplatform.layers.feed_forward import Activation
 
 Spec = str | dict[str, Any]
 Attn = str | dict[str, Any] | list[str | dict[str, Any]]
@@ -60,7 +61,7 @@ class TransformerSettings:
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
     order: Literal["post", "pre"] = "post"
-    activation: Literal["relu", "gelu"] = "relu"
+    activation: Activation = "relu"
     positions: Literal["sinusoid", "learned", "none"] = "sinusoid"
     max_length: int = 1024
     decoder_max_length: int | None = None

@@ -24,7 +24,8 @@ class Settings:
             published repository).
         source: Language to translate from: cs, de, en, fr.
         target: Language to translate into.
-        test: The files of the split ``test``; all test sets of the folder are splits by their own names, too.
+        test: The files of the split ``test``, which is not there if the folder has neither; all test sets of the folder
+            are splits by their own names, too.
     """
 
     root: str | None = None
@@ -54,6 +55,8 @@ def open_data(settings: Settings) -> ParallelData:
     splits: dict[str, list[Files]] = {}
     for split, stem in stems.items():
         source, target = (find(root / f"{stem}.{language}") for language in (settings.source, settings.target))
+        if source is target is None and split == "test" and stem == Settings.test:
+            continue  # nobody has asked for it, and training needs none
         if source is None or (target is None and split in ("train", "val", "test")):
             missing = settings.source if source is None else settings.target
             raise UserError(f"data.root={settings.root} lacks {stem}.{missing} (or {stem}.{missing}.gz): add it.")
