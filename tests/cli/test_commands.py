@@ -282,8 +282,8 @@ def test_help_teaches_the_settings_of_what_is_chosen_beside_it(capsys):
         "task.text.size=10000  (whole number)",  # of the data set's recipe, in place of the class's own
         "trainer.warmup=17  (whole number)",
         "data.test=test_2016_flickr  (text)",
-        "of attn=nsa (socket token;",
-        "of attn=gsa (socket token;",
+        "of attn=nsa (socket token):",
+        "of attn=gsa (socket token):",
     ):
         assert line in shown
     assert "of model=" not in shown

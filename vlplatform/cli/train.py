@@ -116,17 +116,16 @@ def _taught(overrides: Sequence[str]) -> str:
     lines += ["", "of the run:", *_explained("", compose.RunSettings, resolved)]
     lines += ["", "of the trainer:", *(() if overrides else _DEFAULTS)]
     lines += _explained("trainer.", TrainerSettings, resolved.get("trainer", {}))
-    chosen = {word.partition("=")[0].lstrip("+") for word in overrides}
+    chosen = {word.partition("=")[0].lstrip("+").partition(".")[0] for word in overrides}
     for group in [each for each in ("task", "model", "data", "attn") if each in chosen]:
         found = compose.settings_of(group, resolved)
         if not found:
             lines += ["", f"of {group}={resolved[group]['name']}: nothing that task={resolved['task']['name']} tells"]
         for name, cls in found.items():
-            mechanism = attention.catalogue().get(name) if group == "attn" else None
-            note = (
-                f" (socket {', '.join(mechanism.sockets)}; a model's own defaults win over these)" if mechanism else ""
-            )
+            note = f" (socket {', '.join(attention.catalogue()[name].sockets)})" if group == "attn" else ""
             lines += ["", f"of {group}={name}{note}:", *_explained(f"{group}.", cls, resolved[group])]
+    if "attn" in chosen:
+        lines += ["", "Where a model has defaults of its own for its mechanisms, as a window, they win over these."]
     if overrides:
         lines += ["", f"The values are those of: vlp train {shlex.join(overrides)}"]
     lines += [
