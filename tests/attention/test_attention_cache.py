@@ -76,3 +76,55 @@ def test_gradients_reach_every_step() -> None:
     assert steps[0].grad is not None
     torch.testing.assert_close(steps[0].grad, torch.stack((torch.zeros(1, 1, 2), 4 * steps[0][1].detach())))
     assert all(step.grad is not None for step in steps)
+
+
+class Plain:
+    """What a cache with children must hold, as tensors that nobody shares."""
+
+    def __init__(self, of: dict[tuple[str, str], Tensor]) -> None:
+        self.of = of
+
+    def same(self, cache: Cache) -> bool:
+        return all(torch.equal(cache.child(child).tensors[name], of) for (child, name), of in self.of.items())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_layers_that_use_each_others_memory_stay_apart(mode: Mode, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+
+    def number(most: int) -> int:
+        return int(torch.randint(most, (), generator=draw))
+
+    with mode():
+        rows, places = 3, [(child, name) for child in "abc" for name in ("key", "value", "small")]
+        pairs = [(Cache(), Plain({place: torch.zeros(rows, 2, 0, 3) for place in places}))]
+        for step in range(40):
+            for cache, plain in pairs:
+                for child, name in places:
+                    new = torch.randn(len(plain.of[child, name]), 2, 1, 3, generator=draw)
+                    cache.child(child).extend(name, new, 2)
+                    plain.of[child, name] = torch.cat((plain.of[child, name], new), 2)
+            cache, plain = pairs[number(len(pairs))]
+            there = len(plain.of["a", "key"])
+            if number(8) == 0 and len(pairs) < 4:
+                pairs.append((cache.copy(), Plain(dict(plain.of))))
+            if number(3):
+                index = torch.randint(there, (there if number(3) else 1 + number(5),), generator=draw)
+                cache.reorder(index)
+                plain.of = {place: of[index] for place, of in plain.of.items()}
+            assert all(plain.same(cache) for cache, plain in pairs), step
+
+
+@torch.no_grad()
+def test_moving_takes_no_new_memory_each_time() -> None:
+    cache = Cache()
+    for child in "ab":
+        for name in ("key", "value"):
+            for _ in range(3):
+                cache.child(child).extend(name, torch.zeros(2, 1, 1, 2), 2)
+    found: set[int] = set()
+    for _ in range(10):
+        cache.reorder(torch.tensor([1, 0]))
+        found |= {cache.child(child).tensors[name].data_ptr() for child in "ab" for name in ("key", "value")}
+    assert len(found) == 5  # the four and one more

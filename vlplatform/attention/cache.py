@@ -23,6 +23,8 @@ class Cache:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._rooms: dict[str, Tensor] = {}  # what a tensor is the beginning of; nobody else has what lies behind it
+        self._spares: list[Tensor] = []  # rooms that nobody is in, for the next reordering of this and its children
+        self._copied: set[str] = set()  # whose rooms a copy looks into
         self.memory = False  # what is kept belongs to a memory, whose items several queries may share
         self.share = 1  # queries side by side that share an item here, as the beams of an image share its memory
         self.length = 0
@@ -35,6 +37,7 @@ class Cache:
     def copy(self) -> Cache:
         """A cache of its own with the same contents; the tensors are shared, nothing changes them in place."""
         other = Cache()
+        self._copied |= self._rooms.keys()
         other.tensors, other.length = dict(self.tensors), self.length
         other.memory, other.share = self.memory, self.share
         other.children = {name: child.copy() for name, child in self.children.items()}
@@ -85,15 +88,36 @@ class Cache:
             index: The old place of each item.
             same_memory: Items move within their groups only: what belongs to a memory stays as it is, uncopied.
         """
+        unused = self._spares
+        left = self._move(index, same_memory, unused)
+        self._spares = [room for room in left if all(room is not other for other in unused)]
+
+    def _move(self, index: Tensor, same_memory: bool, spares: list[Tensor]) -> list[Tensor]:
+        """Reorder into rooms that others have left, as fresh memory costs half as much as the copy; the rooms left."""
         if not (self.memory and same_memory):
             own = index if self.share == 1 else index[:: self.share] // self.share
             for name, tensor in self.tensors.items():
                 room = self._room(name)
                 if room is None:
                     self.tensors[name] = tensor.index_select(0, own)
-                else:  # as rows, which is quicker
-                    room = room.flatten(1).index_select(0, own).view(len(own), *room.shape[1:])
-                    self._rooms[name] = room
-                    self.tensors[name] = room[tuple(map(slice, (len(own), *tensor.shape[1:])))]
+                    continue
+                shape, rows = (len(own), *room.shape[1:]), room.flatten(1)  # as rows, which is quicker
+                spare = next((each for each in spares if _serves(each, shape, room)), None)
+                if spare is None:
+                    moved = rows.index_select(0, own).view(shape)
+                else:
+                    moved = torch.index_select(rows, 0, own, out=spare.flatten(1)).view(shape)
+                self._rooms[name] = moved
+                self.tensors[name] = moved[tuple(map(slice, (len(own), *tensor.shape[1:])))]
+                spares = [each for each in spares if each is not spare]
+                spares += [] if name in self._copied else [room]
+                self._copied.discard(name)
         for child in self.children.values():
-            child.reorder(index, same_memory=same_memory)
+            spares = child._move(index, same_memory, spares)
+        return spares
+
+
+def _serves(spare: Tensor, shape: tuple[int, ...], room: Tensor) -> bool:
+    """Whether what moves from ``room`` may be written there."""
+    like = spare.shape == shape and spare.dtype == room.dtype and spare.device == room.device
+    return like and spare.is_inference() == torch.is_inference_mode_enabled()
