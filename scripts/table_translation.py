@@ -22,6 +22,7 @@ from pathlib import Path
 
 MECHANISMS = ("sa", "bilateral", "nsa", "rel_pos", "dynamic_conv", "acf1d")
 SPLIT = "test_2016_flickr"
+LANGUAGES = ("en", "de")
 SCORES = ("bleu", "sacrebleu", "chrf")
 
 
@@ -30,6 +31,9 @@ def run(mechanism: str, seed: int, args: argparse.Namespace) -> None:
     name = f"{mechanism}-{seed}"
     folder, root = args.out / name, args.root.resolve()
     _same_data(folder / "settings.json", root)
+    for language in LANGUAGES:
+        if not any((root / f"{SPLIT}.{language}{ending}").is_file() for ending in ("", ".gz")):
+            raise SystemExit(f"{root} lacks {SPLIT}.{language} (or .gz), which the runs are scored on: add it.")
     begun = time.monotonic()
     words = ["task=translation", "data=multi30k", f"data.root={root}", f"attn={mechanism}"]
     words += [f"seed={seed}", f"name={name}", f"out={args.out}", "resume=auto", *args.settings]

@@ -418,11 +418,13 @@ def _positions(
 
 
 def _activation(chosen: FairseqSettings, args: _Arguments) -> Activation:
+    if chosen.activation is not None:
+        return chosen.activation
     told = args.get("activation_fn", str, "relu")
-    if chosen.activation is None and told not in _ACTIVATIONS:
+    if told not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
         raise UserError(f"this fairseq model has activation_fn={told}, which is not read here: only {known} are.")
-    return chosen.activation or _ACTIVATIONS[told]
+    return _ACTIVATIONS[told]
 
 
 def _first(value: T | None, default: T) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -128,3 +129,16 @@ def test_moving_takes_no_new_memory_each_time() -> None:
         cache.reorder(torch.tensor([1, 0]))
         found |= {cache.child(child).tensors[name].data_ptr() for child in "ab" for name in ("key", "value")}
     assert len(found) == 5  # the four and one more
+
+
+@torch.no_grad()
+def test_fewer_items_leave_no_memory_behind() -> None:
+    cache = Cache()
+    for name in ("key", "value"):
+        for _ in range(3):
+            cache.child("a").extend(name, torch.zeros(4, 1, 1, 2), 2)
+    cache.reorder(torch.tensor([1, 0, 3, 2]))
+    rooms = [weakref.ref(room) for room in (*cache.child("a")._rooms.values(), *cache._spares)]
+    assert len(rooms) == 3
+    cache.reorder(torch.tensor([0, 2]))
+    assert not any(room() is not None for room in rooms)

@@ -282,16 +282,36 @@ def test_help_teaches_the_settings_of_what_is_chosen_beside_it(capsys):
         "task.text.size=10000  (whole number)",  # of the data set's recipe, in place of the class's own
         "trainer.warmup=17  (whole number)",
         "data.test=test_2016_flickr  (text)",
-        "of attn=nsa (socket token):",
-        "of attn=gsa (socket token):",
+        "of attn=nsa+gsa:",
+        "attn.norm=instance  (one of: instance, layer, batch)",
     ):
         assert line in shown
     assert "of model=" not in shown
     with pytest.raises(SystemExit):
         main(["train", "model=xlan", "--help"])
     assert "of model=xlan: nothing that task=segmentation tells" in capsys.readouterr().out
-    assert main(["train", "task=transaltion", "--help"]) == 2
-    assert "did you mean 'translation'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", "--help", "name=50%", "attn=bilateral", "attn.window=5"])
+    shown = capsys.readouterr().out
+    assert "  name=50%  (text or null)" in shown
+    assert "of attn=bilateral_sa (socket token):" in shown
+    assert "attn.window=5  " in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["task=transaltion"], "did you mean 'translation'"),
+        (["trainer.stesp=5"], "trainer.stesp is not a setting"),
+        (["task=translation", "task.text=5"], "task.text=5 must be a group of settings"),
+        (["task=translation", "task.beam=5"], "task.beam is not a setting of task=translation"),
+        (["task=segmentation", "attn=bilateral", "attn.widnow=5"], "did you mean 'window'"),
+        (["~task.name", "task=translation"], "task.name"),
+    ],
+)
+def test_help_refuses_what_a_run_would_refuse(words, told, capsys):
+    assert main(["train", *words, "--help"]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_help_names_where_other_defaults_and_other_files_come_from():

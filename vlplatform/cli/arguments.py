@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: An unknown option (the nearest is named), or whatever else argparse refuses.
         """
-        self._given = [word for word in arguments if "=" in word and not word.startswith("-")]
+        self._given = [word for word in arguments if word.startswith("~") or ("=" in word and word[:1] != "-")]
         parsed, unknown = self.parse_known_intermixed_args(arguments)
         if not unknown:
             return parsed
@@ -44,7 +44,8 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """The help, its end made by :attr:`teaches` where there is one."""
         if self.teaches is not None:
-            self.epilog = self.teaches(self._given).replace("%", "%%")
+            taught = self.teaches(self._given)
+            self.epilog = taught.replace("%", "%%") if "%(prog)" in taught else taught  # argparse fills in only then
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:

@@ -18,6 +18,7 @@ from typing import Any
 
 import vlplatform
 from vlplatform import attention, registry, settings
+from vlplatform.attention import composition
 from vlplatform.errors import UserError, nearest
 
 GROUPS = ("task", "attn", "model", "data", "trainer")
@@ -174,8 +175,8 @@ def places(key: str, resolved: Mapping[str, Any] | None = None) -> list[str]:
 def settings_of(group: str, resolved: Mapping[str, Any]) -> dict[str, type[Any]]:
     """Name → settings class of what is chosen in ``task``, ``attn``, ``model`` or ``data``.
 
-    There are several where the choice is left open (``auto``), is a family, or a sum of terms, and none where the
-    task's plugin describes none.
+    There are several where the choice is left open (``auto``) or is a family, and none where the task's plugin
+    describes none.
 
     Args:
         group: One of these four.
@@ -183,8 +184,10 @@ def settings_of(group: str, resolved: Mapping[str, Any]) -> dict[str, type[Any]]
     """
     plugin, name = registry.task(resolved["task"]["name"]), resolved[group].get("name", "auto")
     if group == "attn":
-        names = getattr(plugin, "auto_attns", ()) if name == "auto" else name.split("+")
         catalogue = attention.catalogue()
+        if "+" in name:
+            return {name: composition.settings_class([catalogue[part] for part in name.split("+")])}
+        names = getattr(plugin, "auto_attns", ()) if name == "auto" else (name,)
         met = [each for name in names for each in ([catalogue[name]] if name in catalogue else _family(name))]
         return {each.name: each.settings_class() for each in met}
     find: Callable[[str, str], type[Any] | None] = getattr(plugin, "settings_class", lambda *_: None)

@@ -16,7 +16,7 @@ from typing import Any
 from vlplatform import attention, registry, settings
 from vlplatform.cli import compose, table
 from vlplatform.cli.arguments import Parser
-from vlplatform.errors import UserError
+from vlplatform.errors import UserError, nearest
 
 HELP = "Train a task with an attention mechanism; writes runs/NAME with checkpoints, scores and report.html."
 _DEFAULTS = (
@@ -97,7 +97,9 @@ def _not_typed(fault: str, overrides: Sequence[str]) -> str:
 
 
 def _typed(default: Any) -> str:
-    """A default as it would be typed: ``null``, ``true``, ``[0.9,0.999]``."""
+    """A value as it would be typed: ``null``, ``true``, ``[0.9,0.999]``, ``{name:bilateral,window:11}``."""
+    if isinstance(default, Mapping):
+        return "{" + ",".join(f"{key}:{_typed(value)}" for key, value in default.items()) + "}"
     if isinstance(default, (list, tuple)):
         return f"[{','.join(map(_typed, default))}]"
     return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
@@ -113,19 +115,31 @@ def _taught(overrides: Sequence[str]) -> str:
         listed = ", ".join(compose.options(group))
         lines += textwrap.wrap(listed, 106, initial_indent=f"  {key:<9}", subsequent_indent=" " * 11)
     resolved = compose.compose(overrides) if overrides else {}
+    if resolved:
+        compose.run_settings(resolved)
+        settings.parse(TrainerSettings, resolved["trainer"], "trainer")
     lines += ["", "of the run:", *_explained("", compose.RunSettings, resolved)]
     lines += ["", "of the trainer:", *(() if overrides else _DEFAULTS)]
     lines += _explained("trainer.", TrainerSettings, resolved.get("trainer", {}))
     chosen = {word.partition("=")[0].lstrip("+").partition(".")[0] for word in overrides}
     for group in [each for each in ("task", "model", "data", "attn") if each in chosen]:
         found = compose.settings_of(group, resolved)
+        named = section_name(resolved, group)
         if not found:
-            lines += ["", f"of {group}={resolved[group]['name']}: nothing that task={resolved['task']['name']} tells"]
+            lines += ["", f"of {group}={named}: nothing that task={section_name(resolved, 'task')} tells"]
+        known = {key for cls in found.values() for key in settings.describe(cls)}
+        for key in resolved[group] if found else ():
+            if key not in known and key != "name":
+                raise UserError(f"{group}.{key} is not a setting of {group}={named}: {nearest(key, known)}.")
         for name, cls in found.items():
-            note = f" (socket {', '.join(attention.catalogue()[name].sockets)})" if group == "attn" else ""
+            mechanism = attention.catalogue().get(name) if group == "attn" else None
+            note = f" (socket {', '.join(mechanism.sockets)})" if mechanism else ""
             lines += ["", f"of {group}={name}{note}:", *_explained(f"{group}.", cls, resolved[group])]
     if "attn" in chosen:
-        lines += ["", "Where a model has defaults of its own for its mechanisms, as a window, they win over these."]
+        lines += [
+            "",
+            "Where a model has a default of its own for its mechanisms, as a window, it wins over one shown here.",
+        ]
     if overrides:
         lines += ["", f"The values are those of: vlp train {shlex.join(overrides)}"]
     lines += [
@@ -150,7 +164,9 @@ def _explained(prefix: str, cls: type[Any], given: Mapping[str, Any]) -> list[st
         value = given.get(name, entry.get("default"))
         help_lines = textwrap.wrap(entry.get("help", ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
         if dataclasses.is_dataclass(hint := typing.get_type_hints(cls)[name]) and isinstance(hint, type):
-            inner = value if isinstance(value, Mapping) else vars(value) if value is not None else {}
+            if not isinstance(value, Mapping) and name in given:
+                raise UserError(f"{prefix}{name}={_typed(value)} must be a group of settings ({prefix}{name}.…=…).")
+            inner = value if isinstance(value, Mapping) else {} if value is None else vars(value)
             lines += [f"  {prefix}{name}.…", *help_lines, *_explained(f"{prefix}{name}.", hint, inner)]
         else:
             shown = f"={_typed(value)}" if name in given or "default" in entry else "=…, needed"

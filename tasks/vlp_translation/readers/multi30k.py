@@ -24,8 +24,8 @@ class Settings:
             published repository).
         source: Language to translate from: cs, de, en, fr.
         target: Language to translate into.
-        test: The files of the split ``test``, which is not there if the folder has neither; all test sets of the folder
-            are splits by their own names, too.
+        test: The files of the split ``test``; of a folder that has neither of the default's two there is no such split.
+            All test sets of the folder are splits by their own names, too.
     """
 
     root: str | None = None
