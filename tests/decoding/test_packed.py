@@ -25,13 +25,13 @@ Counted = list[tuple[int, ...]]
 def packings(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """The shapes of the weights that are packed from here on."""
     made: Counted = []
-    plain = module._print
+    plain = module._Print
 
     def told(weight: Tensor) -> Any:
         made.append(tuple(weight.shape))
         return plain(weight)
 
-    monkeypatch.setattr(module, "_print", told)
+    monkeypatch.setattr(module, "_Print", told)
     return made
 
 
@@ -379,7 +379,7 @@ def test_hooks_and_capture_still_see_calls() -> None:
             assert len(seen) == i + 1
             assert captured.names("tokens") == ["0"]
         inside = captured.weights("0")
-    assert module._KEPT[attention.query].map.packed_from
+    assert module._KEPT[attention.query].map.packed_from is not None
     close(inside, plain)
     close(captured.weights("0"), plain)
 

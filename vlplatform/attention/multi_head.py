@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -201,7 +201,7 @@ class MultiHeadAttention(nn.Module):
         return maps + products + sum(term.macs(queries, keys) for term in self._terms())
 
     def _terms(self) -> list[ScoreTerm]:
-        return [term for term in self.terms if isinstance(term, ScoreTerm)]
+        return cast("list[ScoreTerm]", list(self.terms.children()))
 
     def _prepare(
         self,
