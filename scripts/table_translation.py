@@ -31,9 +31,6 @@ def run(mechanism: str, seed: int, args: argparse.Namespace) -> None:
     name = f"{mechanism}-{seed}"
     folder, root = args.out / name, args.root.resolve()
     _same_data(folder / "settings.json", root)
-    for language in LANGUAGES:
-        if not any((root / f"{SPLIT}.{language}{ending}").is_file() for ending in ("", ".gz")):
-            raise SystemExit(f"{root} lacks {SPLIT}.{language} (or .gz), which the runs are scored on: add it.")
     begun = time.monotonic()
     words = ["task=translation", "data=multi30k", f"data.root={root}", f"attn={mechanism}"]
     words += [f"seed={seed}", f"name={name}", f"out={args.out}", "resume=auto", *args.settings]
@@ -65,6 +62,13 @@ def _same_data(settings: Path, root: Path) -> None:
         raise SystemExit(f"{settings} has data.root={given}, not {root}: give that as --root, or another --out.")
 
 
+def _has_test_set(root: Path) -> None:
+    """Refuse data that the runs could be trained on and not scored."""
+    for language in LANGUAGES:
+        if not any((root / f"{SPLIT}.{language}{ending}").is_file() for ending in ("", ".gz")):
+            raise SystemExit(f"{root} lacks {SPLIT}.{language} (or .gz), which the runs are scored on: add it.")
+
+
 def _vlp(name: str, threads: int, words: list[str]) -> None:
     vlp, environment = Path(sys.executable).with_name("vlp"), {**os.environ, "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run([vlp, *words], env=environment, capture_output=True, text=True, check=False)
@@ -94,6 +98,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(MECHANISMS))
     parser.add_argument("--settings", nargs="*", default=[], metavar="KEY=VALUE", help="further settings of all runs")
     args = parser.parse_args()
+    _has_test_set(args.root)
     with ThreadPoolExecutor(args.jobs) as pool:
         jobs = [(mechanism, seed) for seed in range(args.seeds) for mechanism in args.only]
         list(pool.map(lambda job: run(job[0], job[1], args), jobs))

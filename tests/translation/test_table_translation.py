@@ -50,3 +50,12 @@ def test_what_is_finished_is_compared_and_not_run_again(
     with pytest.raises(SystemExit, match=r"settings.json has data.root=.*data, not .*other: give that as --root"):
         script.run("sa", 0, args)
     assert len(called) == 3
+
+
+def test_data_without_the_test_set_is_refused_before_any_run(script: Any, tmp_path: Path) -> None:
+    for name in ("train.en", "train.de", "test_2016_flickr.en.gz"):
+        (tmp_path / name).touch()
+    with pytest.raises(SystemExit, match=r"lacks test_2016_flickr\.de \(or \.gz\)"):
+        script._has_test_set(tmp_path)
+    (tmp_path / "test_2016_flickr.de").touch()
+    script._has_test_set(tmp_path)
