@@ -264,7 +264,7 @@ class ScoreTerm(nn.Module):
 
     def bias(self, block: Block) -> Tensor:
         """A tensor that broadcasts to the logits (b, h, R, M), added to them."""
-        raise NotImplementedError
+        return torch.zeros((), device=block.device)
 
     def add(self, logits: Tensor, block: Block) -> Tensor:
         """The logits with the bias, for blocks; overridden where adding can do without a bias of their size."""
@@ -272,15 +272,15 @@ class ScoreTerm(nn.Module):
 
     def visible(self, block: Block) -> Tensor | None:
         """Booleans that broadcast to (b, h, R, M), None where all is seen; a row without any key left gives zeros."""
-        raise NotImplementedError
+        return None
 
     def weights(self, probabilities: Tensor, block: Block) -> Tensor:
         """Changed probabilities (b, h, R, M); forbidden keys must stay at 0."""
         return probabilities
 
     def output(self, probabilities: Tensor, block: Block) -> Tensor:
-        """A tensor (b, h, R, value width), added to the heads' output."""
-        raise NotImplementedError
+        """A tensor that broadcasts to the heads' output (b, h, R, value width), added to it."""
+        return probabilities.new_zeros(())
 
     def pairwise(self, call: Call) -> Pairwise | None:
         """``modulate``, ``bias`` and ``visible`` for one query and one key; none where they cannot be said so.

@@ -145,7 +145,7 @@ def _build(name: str, size: int | tuple[int, int], index: int | None, pretrained
         given["pretrained_cfg_overlay"] = {"file": str(weights)}
     try:
         return timm.create_model(name, pretrained=pretrained, features_only=True, **given)
-    except (RuntimeError, AttributeError, TypeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AttributeError, TypeError, AssertionError) as error:
         raise UserError(f"backbone={name} gives no maps of size={size} ({error}): choose another of either.") from error
     except Exception as error:
         if not pretrained:
