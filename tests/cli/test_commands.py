@@ -294,6 +294,9 @@ def test_help_teaches_the_settings_of_what_is_chosen_beside_it(capsys):
         main(["train", "--help", "name=50%", "attn=bilateral", "attn.window=5"])
     shown = capsys.readouterr().out
     assert "  name=50%  (text or null)" in shown
+    with pytest.raises(SystemExit):
+        main(["train", "attn=nsa+bilateral", "--help"])  # a family's name in a sum
+    assert "of attn=nsa+bilateral:" in capsys.readouterr().out
     assert "of attn=bilateral_sa (socket token):" in shown
     assert "attn.window=5  " in shown
 
@@ -307,6 +310,7 @@ def test_help_teaches_the_settings_of_what_is_chosen_beside_it(capsys):
         (["task=translation", "task.beam=5"], "task.beam is not a setting of task=translation"),
         (["task=segmentation", "attn=bilateral", "attn.widnow=5"], "did you mean 'window'"),
         (["~task.name", "task=translation"], "task.name"),
+        (["attn=nsa+conv"], "attn=conv does not fit the token socket"),
     ],
 )
 def test_help_refuses_what_a_run_would_refuse(words, told, capsys):

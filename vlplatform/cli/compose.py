@@ -186,7 +186,8 @@ def settings_of(group: str, resolved: Mapping[str, Any]) -> dict[str, type[Any]]
     if group == "attn":
         catalogue = attention.catalogue()
         if "+" in name:
-            return {name: composition.settings_class([catalogue[part] for part in name.split("+")])}
+            parts = [attention.resolve(part, "token") for part in name.split("+")]
+            return {name: composition.settings_class(parts)}
         names = getattr(plugin, "auto_attns", ()) if name == "auto" else (name,)
         met = [each for name in names for each in ([catalogue[name]] if name in catalogue else _family(name))]
         return {each.name: each.settings_class() for each in met}
