@@ -25,13 +25,13 @@ Counted = list[tuple[int, ...]]
 def packings(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """The shapes of the weights that are packed from here on."""
     made: Counted = []
-    plain = module._Print
+    plain = module._Fingerprint
 
     def told(weight: Tensor) -> Any:
         made.append(tuple(weight.shape))
         return plain(weight)
 
-    monkeypatch.setattr(module, "_Print", told)
+    monkeypatch.setattr(module, "_Fingerprint", told)
     return made
 
 
@@ -416,3 +416,19 @@ def test_half_precision_of_autocast_stays() -> None:
         model(x), model(x)
         with torch.autocast("cpu", torch.bfloat16):
             assert model(x).dtype == torch.bfloat16
+
+
+def test_other_defaults_of_type_and_device_do_not_matter() -> None:
+    model, x = nn.Linear(256, 256), torch.randn(3, 256)
+    module._factors.cache_clear()
+    plain = model(x)
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.device("meta"), torch.no_grad():
+            for _ in range(2):
+                with packed(model):
+                    model(x)
+                    close(model(x), plain)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        module._factors.cache_clear()

@@ -123,23 +123,7 @@ def _taught(overrides: Sequence[str]) -> str:
     lines += _explained("trainer.", TrainerSettings, resolved.get("trainer", {}))
     chosen = {word.partition("=")[0].lstrip("+").partition(".")[0] for word in overrides}
     for group in [each for each in ("task", "model", "data", "attn") if each in chosen]:
-        found = compose.settings_of(group, resolved)
-        named = section_name(resolved, group)
-        if not found:
-            lines += ["", f"of {group}={named}: nothing that task={section_name(resolved, 'task')} tells"]
-        known = {key for cls in found.values() for key in settings.describe(cls)}
-        for key in resolved[group] if found else ():
-            if key not in known and key != "name":
-                raise UserError(f"{group}.{key} is not a setting of {group}={named}: {nearest(key, known)}.")
-        for name, cls in found.items():
-            mechanism = attention.catalogue().get(name) if group == "attn" else None
-            note = f" (socket {', '.join(mechanism.sockets)})" if mechanism else ""
-            lines += ["", f"of {group}={name}{note}:", *_explained(f"{group}.", cls, resolved[group])]
-    if "attn" in chosen:
-        lines += [
-            "",
-            "Where a model has a default of its own for its mechanisms, as a window, it wins over one shown here.",
-        ]
+        lines += _of_group(group, resolved)
     if overrides:
         lines += ["", f"The values are those of: vlp train {shlex.join(overrides)}"]
     lines += [
@@ -155,6 +139,25 @@ def _taught(overrides: Sequence[str]) -> str:
         "  accelerate launch --num_processes 4 run.py attn=bilateral resume=auto",
     ]
     return "\n".join(lines)
+
+
+def _of_group(group: str, resolved: Mapping[str, Any]) -> list[str]:
+    """The settings of what is chosen in one group; of a family or ``auto`` those of each that it may become."""
+    found, named = compose.settings_of(group, resolved), section_name(resolved, group)
+    if not found:
+        return ["", f"of {group}={named}: nothing that task={section_name(resolved, 'task')} tells"]
+    known = {key for cls in found.values() for key in settings.describe(cls)}
+    for key in resolved[group]:
+        if key not in known and key != "name":
+            raise UserError(f"{group}.{key} is not a setting of {group}={named}: {nearest(key, known)}.")
+    lines: list[str] = []
+    for name, cls in found.items():
+        mechanism = attention.catalogue().get(name) if group == "attn" else None
+        note = f" (socket {', '.join(mechanism.sockets)})" if mechanism else ""
+        lines += ["", f"of {group}={name}{note}:", *_explained(f"{group}.", cls, resolved[group])]
+    if group == "attn":
+        lines += ["", "A model's own default for a mechanism, as a window, goes before the default shown here."]
+    return lines
 
 
 def _explained(prefix: str, cls: type[Any], given: Mapping[str, Any]) -> list[str]:

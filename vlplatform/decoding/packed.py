@@ -72,7 +72,7 @@ class _Map:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.bias, self.called = weight, bias, False
         self.layout: Tensor | None = None
-        self.packed_from: _Print | None = None
+        self.packed_from: _Fingerprint | None = None
         self.fits = _fits(weight)
 
     def sound(self, weight: Tensor, bias: Tensor | None) -> bool:
@@ -90,7 +90,7 @@ class _Map:
             self.called = True
             return F.linear(x, self.weight, self.bias)
         if self.layout is None:
-            self.layout, self.packed_from = _packed(self.weight), _Print(self.weight)
+            self.layout, self.packed_from = _packed(self.weight), _Fingerprint(self.weight)
         return _times(x, self.layout, self.bias)
 
 
@@ -106,11 +106,8 @@ class _Together:
     def __call__(self, one: _Map, x: Tensor) -> Tensor:
         if self.given() is x and one in self.ready:
             return self.ready.pop(one)
-        if (
-            one is not self.maps[0]
-            or len(self.maps) == 1
-            or not (one.takes(x) and all(each.fits for each in self.maps))
-        ):
+        alone = one is not self.maps[0] or len(self.maps) == 1
+        if alone or not one.takes(x) or not all(each.fits for each in self.maps):
             return one(x)
         outs = _times(x, *self._product()).split([len(each.weight) for each in self.maps], -1)
         self.given, self.ready = weakref.ref(x), dict(zip(self.maps[1:], outs[1:]))
@@ -120,7 +117,7 @@ class _Together:
         if self.product is None:
             members = self.maps
             for member in members:
-                member.packed_from = _Print(member.weight)
+                member.packed_from = _Fingerprint(member.weight)
             biases = [torch.zeros_like(each.weight[:, 0]) if each.bias is None else each.bias for each in members]
             bias = None if all(each.bias is None for each in members) else torch.cat(biases)
             self.product = _packed(torch.cat([each.weight for each in members])), bias
@@ -139,7 +136,7 @@ def _fits(weight: Tensor) -> bool:
     return weight.dtype == torch.float32 and weight.device.type == "cpu" and weight.numel() >= _SMALL
 
 
-class _Print:
+class _Fingerprint:
     """What tells whether weights (n, m) have changed, also behind the version counter's back (``weight.data``)."""
 
     def __init__(self, weight: Tensor) -> None:
@@ -161,7 +158,7 @@ def _sums(weight: Tensor) -> Tensor:
 
 @functools.cache
 def _factors(columns: int) -> Tensor:
-    return torch.linspace(0.5, 1.5, columns)
+    return torch.linspace(0.5, 1.5, columns, dtype=torch.float32, device="cpu")  # whatever the defaults are
 
 
 class _Linear:
